@@ -50,8 +50,8 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
-// The rooms, in reading order for a newcomer: the public entry points first, then floor by floor
-// downward. `tests/structure.rs` fails if two rooms use each other. (The blank lines keep rustfmt
+// The modules, in reading order for a newcomer: the public entry points first, then layer by layer
+// downward. `tests/structure.rs` fails if two modules use each other. (The blank lines keep rustfmt
 // from sorting.)
 
 mod mode; // production, off, development
@@ -64,7 +64,7 @@ pub mod layer; // the Tower layers
 
 pub mod event; // what a site reports: events, counters
 
-mod page; // the heart: a resource between memory, generator and store
+mod page; // the core: a resource between memory, generator and store
 
 mod http; // the rules of HTTP
 
@@ -102,7 +102,7 @@ pub mod entries {
 
 pub mod locks {
     //! Locks by name in the site's database, from [`Perennial::locks`](crate::Perennial::locks), for any
-    //! work that must not run twice at once. [perennial-jobs](https://docs.rs/perennial-jobs) and
+    //! work that must not run twice concurrently. [perennial-jobs](https://docs.rs/perennial-jobs) and
     //! [perennial-idempotency](https://docs.rs/perennial-idempotency) build on them.
 
     pub use perennial_store::{Fence, Holder, Lease, LockInfo, LockKind, LockName, Locks};

@@ -54,7 +54,7 @@ pub(crate) const INVALIDATE_WAIT: Duration = Duration::from_secs(5);
 /// seconds.
 pub(crate) const CLOCKS_DIFFER: Duration = Duration::from_secs(5);
 
-/// The number of requests at once that warm pages.
+/// The number of concurrent requests that warm pages.
 pub(crate) const WARMING_AT_ONCE: usize = 4;
 
 /// The period in which a layer counts the keys of requests. A key without a request in two of them

@@ -112,11 +112,15 @@ fn in_cycles(mut arrows: Arrows) -> Arrows {
 }
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    files(folder, "rs", found);
+}
+
+fn files(folder: &Path, extension: &str, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("is a folder") {
         let path = entry.expect("is read").path();
         if path.is_dir() {
-            sources(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files(&path, extension, found);
+        } else if path.extension().is_some_and(|found| found == extension) {
             found.push(path);
         }
     }
@@ -266,6 +270,69 @@ fn each_promise_has_its_judge() {
     assert!(judges.len() > 60);
 }
 
+/// Words that readers outside of the project stumble over, and the field's words.
+const REPLACED: [(&str, &str); 14] = [
+    ("at once", "immediately, or concurrently"),
+    ("is away", "is unavailable"),
+    ("are away", "are unavailable"),
+    ("was away", "was unavailable"),
+    ("a try", "an attempt"),
+    ("further tries", "further attempts"),
+    ("beneath", "inner"),
+    ("whoever", "the actor"),
+    ("rooms", "modules"),
+    ("floors", "layers"),
+    ("the heart", "the core"),
+    ("strays", "lost replies"),
+    ("regrow", "regenerate"),
+    ("regrows", "regenerates, but in the tagline"),
+];
+
+#[test]
+fn documents_and_comments_use_the_words_of_the_field() {
+    const TAGLINE: &str = "site content that regrows by itself";
+    let mut texts = Vec::new();
+    for file in [
+        "README.md",
+        "ARCHITECTURE.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+    ] {
+        let text = fs::read_to_string(root().join(file));
+        texts.push((root().join(file), text.expect("is read")));
+    }
+    let mut documents = Vec::new();
+    files(&root().join("docs"), "md", &mut documents);
+    texts.extend(documents.into_iter().map(|path| {
+        let text = fs::read_to_string(&path).expect("is read");
+        (path, text)
+    }));
+    let code = CRATES.into_iter().flat_map(|(_, src, _)| sources_in(src));
+    texts.extend(code.map(|(path, text)| {
+        let comments = text
+            .lines()
+            .filter(|line| line.contains("//") || line.contains('"'));
+        (root().join(path), comments.collect::<Vec<_>>().join("\n"))
+    }));
+    assert!(texts.len() > 100);
+    let mut found = Vec::new();
+    for (path, text) in texts {
+        let text = text.to_lowercase().replace(TAGLINE, "");
+        let words: Vec<_> = text
+            .split(|c: char| !c.is_alphanumeric() && c != '_')
+            .filter(|word| !word.is_empty())
+            .collect();
+        let words = format!(" {} ", words.join(" "));
+        for (word, better) in REPLACED {
+            if words.contains(&format!(" {word} ")) {
+                found.push(format!("{}: {word} -> {better}", path.display()));
+            }
+        }
+    }
+    assert!(found.is_empty(), "{found:#?}");
+}
+
 #[test]
 fn cycle_is_found_through_nested_imports_and_names_of_the_root() {
     let lib = "pub use upper::Tree;";
@@ -285,8 +352,8 @@ fn cycle_is_found_through_nested_imports_and_names_of_the_root() {
             sources.map(|(path, text)| (Path::new(path), text)),
         ))
     };
-    let rooms: Vec<_> = cycles(harmless).into_keys().collect();
-    assert_eq!(rooms, ["middle", "upper"]);
+    let found: Vec<_> = cycles(harmless).into_keys().collect();
+    assert_eq!(found, ["middle", "upper"]);
     assert!(cycles("use crate::{upper::x};").contains_key("other"));
 }
 

@@ -32,7 +32,7 @@ macro_rules! lines {
             }
             Event::Regenerated(ended) => regeneration(ended),
             // The store has logged its note; events that a subscriber has missed are seen by the subscriber alone.
-            Event::DatabaseAway { .. }
+            Event::DatabaseUnavailable { .. }
             | Event::DatabaseBack { .. }
             | Event::LockAcquired { .. }
             | Event::LockContended { .. }

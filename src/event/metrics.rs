@@ -106,7 +106,7 @@ pub(super) fn noted(note: &Note<'_>) {
             histogram!("perennial_database_operation_duration_seconds", &labels).record(took);
             gauge!("perennial_database_available").set(f64::from(u8::from(works)));
         }
-        Note::DatabaseAway { .. } | Note::DatabaseBack { .. } => {}
+        Note::DatabaseUnavailable { .. } | Note::DatabaseBack { .. } => {}
         Note::LockAcquired { name, .. } => lock(name, "acquired"),
         Note::LockContended { name } => lock(name, "contended"),
         Note::LockLost { name, .. } => lock(name, "lost"),

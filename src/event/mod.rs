@@ -53,7 +53,7 @@ pub enum Event {
         layer: Arc<str>,
         /// The reason for the regeneration.
         reason: Reason,
-        /// The fence of the lease. `None`: the database is away, and there is no lease.
+        /// The fence of the lease. `None`: the database is unavailable, and there is no lease.
         fence: Option<Fence>,
     },
     /// A regeneration has ended.
@@ -117,7 +117,7 @@ pub enum Event {
     /// The database has failed at a step. Emitted once until
     /// [`DatabaseBack`](Self::DatabaseBack).
     #[non_exhaustive]
-    DatabaseAway {
+    DatabaseUnavailable {
         /// The step, such as `probe`.
         step: &'static str,
         /// The error.
@@ -140,7 +140,7 @@ pub enum Event {
         /// The fence of the lease.
         fence: Fence,
     },
-    /// A try found the lock taken.
+    /// An attempt found the lock taken.
     #[non_exhaustive]
     LockContended {
         /// The lock's kind.
@@ -205,7 +205,7 @@ pub struct Regeneration {
     pub took: Duration,
     /// The size of the body, in bytes; zero without content.
     pub bytes: usize,
-    /// The fence of the lease. `None`: the database was away, and there was no lease.
+    /// The fence of the lease. `None`: the database was unavailable, and there was no lease.
     pub fence: Option<Fence>,
     /// The error of the generator.
     pub error: Option<Arc<str>>,

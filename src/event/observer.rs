@@ -104,7 +104,7 @@ fn of_note(note: &Note<'_>) -> Option<Event> {
     let lock = |name: &LockName| (name.kind(), Arc::from(name.as_str()));
     Some(match *note {
         Note::Step { .. } => return None,
-        Note::DatabaseAway { step, error } => Event::DatabaseAway {
+        Note::DatabaseUnavailable { step, error } => Event::DatabaseUnavailable {
             step,
             error: error.into(),
         },

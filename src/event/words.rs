@@ -46,7 +46,7 @@ words! {
         /// Not begun: the key is in cooldown after a failure.
         Cooldown => "cooldown",
         /// Not begun: the database is unavailable.
-        DatabaseAway => "database-away",
+        DatabaseUnavailable => "database-unavailable",
     }
 }
 

@@ -108,7 +108,7 @@ impl Pages {
     /// Invalidates these [names](Target::name), and tries failed ones again for a minute. Returns the
     /// latest epoch after the first try of each, or nothing after 5 s.
     ///
-    /// Cancel safe: the tries continue.
+    /// Cancel safe: the attempts continue.
     pub(crate) async fn invalidate_names(self: &Arc<Self>, names: Vec<String>) -> Option<i64> {
         let pages = Arc::clone(self);
         let token = self.locks.tasks().token();

@@ -18,7 +18,7 @@ use crate::{
 /// The most pages that are read.
 const MOST: usize = 1000;
 
-/// The most bytes of bodies that are read at once.
+/// The most bytes of bodies that one statement reads.
 const BATCH: u64 = 1 << 20;
 
 /// The time after which the pages that no visitor has asked for are forgotten.

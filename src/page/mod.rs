@@ -91,7 +91,7 @@ pub(crate) struct Pages {
     /// The name in events, in place of a layer's, of what
     /// [`Perennial::content`](crate::Perennial::content) returns.
     pub(crate) content_layer: Arc<str>,
-    /// Bounds the regenerations at once.
+    /// Bounds the concurrent regenerations.
     permits: Arc<Semaphore>,
     #[cfg(feature = "compression")]
     compressing: codings::Compressing,

@@ -202,7 +202,7 @@ impl Pages {
             state.pruned = Some(now);
         }
         let looked = look(&mut state);
-        // Dropping `End` locks this mutex, and a runtime that has ended drops its task at once,
+        // Dropping `End` locks this mutex, and a runtime that has ended drops its task immediately,
         // inside `spawn`.
         drop(state);
         // Made here, as the task may be dropped before it has begun.

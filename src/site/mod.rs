@@ -23,7 +23,7 @@ pub use builder::Builder;
 pub use content::Content;
 pub use transaction::PendingInvalidation;
 
-/// A site whose content regrows by itself: one database, shared by all processes of the site, and
+/// A site with stored content: one database, shared by all processes of the site, and
 /// the memory of this process. Cheap to clone. Create one for each process and database.
 #[derive(Clone)]
 pub struct Perennial {

@@ -183,7 +183,7 @@ async fn database_that_fails_and_returns_is_two_events() {
     let away = drain(&mut events);
     let count = |events: &[Event], step: &str| {
         let of_step = events.iter().filter(|event| {
-            matches!(event, Event::DatabaseAway { step: it, .. } | Event::DatabaseBack { step: it, .. } if *it == step)
+            matches!(event, Event::DatabaseUnavailable { step: it, .. } | Event::DatabaseBack { step: it, .. } if *it == step)
         });
         of_step.count()
     };
@@ -193,7 +193,7 @@ async fn database_that_fails_and_returns_is_two_events() {
         away.iter().any(|event| matches!(
             event,
             Event::NotRegenerated {
-                outcome: Outcome::DatabaseAway,
+                outcome: Outcome::DatabaseUnavailable,
                 ..
             }
         )),

@@ -67,7 +67,7 @@ enum Command {
         #[command(flatten)]
         consent: Consent,
     },
-    /// Remove entries at once, a key with its variants.
+    /// Remove entries now, a key with its variants.
     Purge {
         #[command(flatten)]
         target: Target,

@@ -289,7 +289,7 @@ mod tests {
                 .away_until
                 .is_some_and(|until| Instant::now() < until)
             {
-                return Err("is away".into());
+                return Err("is unavailable".into());
             }
             match &call {
                 Call::Finish(Finish { response, .. }) => match faults.rejects {

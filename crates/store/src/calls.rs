@@ -288,7 +288,7 @@ calls! {
         { response: Option<Response<Bytes>>, retention: Duration } -> bool;
 
     /// Removes the row of a request that has not finished, if the row is this owner's; `None`:
-    /// whoever owns the row. `false`: there is no such row.
+    /// any owner of the row. `false`: there is no such row.
     Forget "forget" writes [name: String] { owner: Option<String> } -> bool;
 
     /// Removes the first `most` requests whose retention is over, and returns their number.

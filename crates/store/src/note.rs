@@ -20,7 +20,7 @@ pub enum Note<'a> {
         works: bool,
     },
     /// The database has failed at a step, for the first time.
-    DatabaseAway {
+    DatabaseUnavailable {
         /// The name of the step.
         step: &'static str,
         /// The error, with its causes.
@@ -38,7 +38,7 @@ pub enum Note<'a> {
         /// The fence of the lease.
         fence: Fence,
     },
-    /// A try found the lock taken.
+    /// An attempt found the lock taken.
     LockContended {
         /// The lock's name.
         name: &'a LockName,
@@ -78,7 +78,7 @@ impl Note<'_> {
         }
         match self {
             Self::Step { .. } => {}
-            Self::DatabaseAway { step, error } => tracing::error!(
+            Self::DatabaseUnavailable { step, error } => tracing::error!(
                 target: "perennial::database", step, error,
                 "the database fails; versions in memory are still served (logged once for each kind of call, until it works again)"
             ),

@@ -163,7 +163,7 @@ impl Store {
             Some(error) => {
                 let error = &*with_causes(error);
                 match failing.insert(step, Instant::now()) {
-                    None => self.tell(&Note::DatabaseAway { step, error }),
+                    None => self.tell(&Note::DatabaseUnavailable { step, error }),
                     Some(_) => {
                         tracing::debug!(target: "perennial::database", error, "the database still fails");
                     }

@@ -127,7 +127,7 @@ impl Backoff {
         self
     }
 
-    /// Ends after this number of further tries.
+    /// Ends after this number of further attempts.
     pub const fn tries(mut self, most: u32) -> Self {
         self.tries = most;
         self

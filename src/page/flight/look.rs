@@ -131,11 +131,11 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
         self.enter(Phase::Waiting { until }, Step::Wait);
     }
 
-    /// Continues while the database is away: an old version is served on; a first version is
+    /// Continues while the database is unavailable: an old version is served on; a first version is
     /// generated without a lease and not stored.
     pub(super) fn without_store(&mut self) {
         if self.is_servable() {
-            return self.skip(Outcome::DatabaseAway, RECHECK);
+            return self.skip(Outcome::DatabaseUnavailable, RECHECK);
         }
         let Some((until, meta)) = self.cools_down() else {
             return self.generate(None, self.as_of(0));
@@ -146,7 +146,7 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
             failures: self.flight.failures,
             meta,
         });
-        self.ended(Outcome::DatabaseAway);
+        self.ended(Outcome::DatabaseUnavailable);
         self.end();
     }
 

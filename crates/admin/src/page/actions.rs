@@ -63,7 +63,7 @@ pub(crate) async fn on_entry(
     }
     if form.act == Act::Purge && !form.confirmed {
         let text = html! {
-            "Purge removes the entry and its variants at once. The next visitors wait for a new version. "
+            "Purge removes the entry and its variants now. The next visitors wait for a new version. "
             "To serve the old version meanwhile, invalidate."
         };
         let action = format!(
@@ -168,7 +168,7 @@ pub(crate) async fn ask_many(
         OnMany::Purge => (
             "Purge",
             "purge",
-            "Each is removed at once. The next visitors wait for a new version.",
+            "Each is removed now. The next visitors wait for a new version.",
         ),
     };
     let text = html! { (more) (number) " stored entries match. " (effect) };
@@ -223,7 +223,7 @@ pub(crate) async fn on_lock(
     if !form.confirmed {
         let text = html! {
             "The holder may still be at work, and learns of the loss at its next extension. "
-            "Another process can take the lock at once: break it only if the holder is gone or must not go on."
+            "Another process can take the lock immediately: break it only if the holder is gone or must not go on."
         };
         let action = lock_action(kind, &name, fence);
         return Ok(confirm(&viewer, "Break the lock", &name, &text, &action));

@@ -92,7 +92,7 @@ pub(crate) fn watch(site: &Perennial, shutdown: &CancellationToken, latest: &Lat
             if let Ok(lease) = announce(&site).await {
                 lease.lost().await;
             }
-            // The database may be away.
+            // The database may be unavailable.
             tokio::time::sleep(2 * SHARED).await;
         }
     }));
@@ -125,7 +125,7 @@ fn text_of(event: &Event) -> Option<String> {
             None => format!("visited {}: no layer answered", visible(path)),
         },
         Event::Purged { key, .. } => format!("purged {}", visible(key)),
-        Event::DatabaseAway { step, .. } => format!("the database fails at {step}"),
+        Event::DatabaseUnavailable { step, .. } => format!("the database fails at {step}"),
         Event::DatabaseBack { step, .. } => format!("the database works again at {step}"),
         Event::LockLost {
             kind, name, reason, ..
@@ -175,7 +175,7 @@ pub(crate) async fn stream(_: Viewer, State(admin): State<Arc<Admin>>) -> Respon
     let items = items.filter_map(async |item| item.ok().map(Ok::<_, Infallible>));
     let ended = admin.shutdown.clone().cancelled_owned();
     let sse = Sse::new(items.take_until(Box::pin(ended))).keep_alive(KeepAlive::default());
-    // A proxy in front sends each event at once.
+    // A proxy in front sends each event immediately.
     let unbuffered = [(HeaderName::from_static("x-accel-buffering"), "no")];
     (unbuffered, sse).into_response()
 }

@@ -143,7 +143,7 @@ pub(crate) async fn entries(
         }
         @if let Some(next) = next { p { a href=(next) { "Next page" } } }
         @if viewer.can_act {
-            h2 { "Many at once" }
+            h2 { "Many pages" }
             @for (what, label) in [("prefix", "All keys that begin with "), ("tag", "All entries with the tag ")] {
                 form action={ (viewer.base) "/many" } {
                     input type="hidden" name="what" value=(what);

@@ -88,7 +88,7 @@ impl Patient<'_> {
     }
 
     /// Two statements of one connection reach two servers' processes behind a pooler in transaction
-    /// mode, as soon as another client is busy. A setting of the session shows the pooler at once.
+    /// mode, as soon as another client is busy. A setting of the session shows the pooler immediately.
     pub(super) async fn pooler(&mut self) -> Checked {
         if self.kind != Kind::Postgres {
             return Ok(None);

@@ -241,7 +241,7 @@ impl<const N: usize> Check<N> {
         response: Option<Owner>,
         action: Action,
     ) -> (Phase, Situation) {
-        let away = || Error::step("finish", "is away");
+        let away = || Error::step("finish", "is unavailable");
         let reply = match action {
             Action::Finish(fate) => {
                 let statement = Statement::Finish(owner, response);

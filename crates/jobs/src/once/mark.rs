@@ -37,7 +37,7 @@ const BOUNDS: [Sides; 2] = [
     },
 ];
 
-/// Marks work as done in the application's transaction. The statement writes at once: a transaction
+/// Marks work as done in the application's transaction. The statement writes immediately: a transaction
 /// that reads first may be refused (SQLite), or see old rows (MySQL).
 ///
 /// name, retention, 1 if there is preceding work, its name -> fence, if the work was marked

@@ -22,7 +22,7 @@ use crate::{
 /// Dropping it releases the lock in a task, for which `Perennial::shutdown` and
 /// [`Locks::shutdown`](crate::locks::Locks::shutdown) wait; without a runtime, the lock is free after the
 /// lease.
-#[must_use = "the lock is released when the lease is dropped: keep it in a variable, as in `let _lease`; `let _` and `is_some()` drop it at once"]
+#[must_use = "the lock is released when the lease is dropped: keep it in a variable, as in `let _lease`; `let _` and `is_some()` drop it immediately"]
 pub struct Lease {
     core: LeaseCore,
     /// Extends the lease, unless the caller does.

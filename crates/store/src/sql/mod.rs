@@ -224,8 +224,7 @@ async fn open<DB: sqlx::Database>(url: &str, connect: Connect) -> Result<sqlx::P
         // A pool would try for a while, and then report no more than a timeout.
         let first = async { options.connect().await?.close().await };
         let first = tokio::time::timeout(CONNECT_LIMIT, first).await;
-        let hint =
-            " (a site that is to start while its database is away: `Builder::connect_lazily`)";
+        let hint = " (a site that is to start while its database is unavailable: `Builder::connect_lazily`)";
         first
             .unwrap_or_else(|_| Err(no_answer()))
             .map_err(cannot(hint))?;

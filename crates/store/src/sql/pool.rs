@@ -12,7 +12,7 @@ use crate::{
     timing::{Backoff, SIGN_OF_LIFE, STATEMENT_PAUSES},
 };
 
-/// The numbers of further tries. A statement that lost to another one is tried for some two
+/// The numbers of further attempts. A statement that lost to another one is tried for some two
 /// seconds: it wins in the end. A statement whose connection broke is tried for a fifth of a second:
 /// the server may stay away.
 const TRIES: [u32; 2] = [19, 8];

@@ -28,7 +28,7 @@ pub(super) fn check_prefix(prefix: &str) -> Result<(), Error> {
     }
 }
 
-/// Makes or upgrades the tables. Several processes may do so at once.
+/// Makes or upgrades the tables. Several processes may do so concurrently.
 pub(super) async fn prepare<DB: Driver>(
     pool: &Pool<DB>,
     side: Side,

@@ -50,7 +50,7 @@ pub(super) async fn open(url: &str, connect: Connect) -> Result<SqlitePool, Erro
     loop {
         match pool.clone().connect_with(options.clone()).await {
             Ok(pool) => return Ok(pool),
-            // SQLITE_BUSY: of several processes that set a new file to WAL mode at once, SQLite
+            // SQLITE_BUSY: of several processes that set a new file to WAL mode concurrently, SQLite
             // refuses some without waiting.
             Err(error) if code(&error) == Some(5) && backoff.pause().await => {}
             Err(error) => return Err(cannot(error)),

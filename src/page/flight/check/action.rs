@@ -25,7 +25,7 @@ pub(super) enum Action {
     GiveUp(usize),
     RunLate(usize),
     DropLate(usize),
-    /// A try without an answer is found to have taken the lock.
+    /// An attempt without an answer is found to have taken the lock.
     Revoke(usize),
     Generated(usize, Ran),
     Due(usize),

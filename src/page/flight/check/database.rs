@@ -211,7 +211,9 @@ impl Database {
         }
         let stored = self.entry.map_or(0, |entry| entry.fence);
         if !is_new && stored > seen {
-            return Err("S3: a try succeeds only for a process that has seen the stored version");
+            return Err(
+                "S3: an attempt succeeds only for a process that has seen the stored version",
+            );
         }
         if self.cooling > NOW {
             return Err("S12: no try succeeds in a cooldown");

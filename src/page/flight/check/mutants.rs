@@ -2,7 +2,7 @@
 //! finds it, so the check can fail.
 //!
 //! Two conditions of the statements have no mutant, as other conditions imply them here: a publish
-//! over a greater fence (the lock has that fence, too), and a try while there is a holder (the
+//! over a greater fence (the lock has that fence, too), and an attempt while there is a holder (the
 //! lock's fence then differs from the fence seen).
 
 use std::time::Instant;

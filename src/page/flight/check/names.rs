@@ -55,7 +55,7 @@ pub(super) fn ended(ended: &Ended) -> &'static str {
         (Outcome::Busy, _) => "ended: not begun, busy",
         (Outcome::Elsewhere, _) => "ended: not begun, elsewhere",
         (Outcome::Cooldown, _) => "ended: not begun, cooldown",
-        (Outcome::DatabaseAway, _) => "ended: not begun, database away",
+        (Outcome::DatabaseUnavailable, _) => "ended: not begun, database away",
     }
 }
 

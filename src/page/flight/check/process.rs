@@ -93,7 +93,7 @@ pub(super) struct Lease {
 pub(super) struct Around<'a> {
     pub(super) setup: &'a Setup,
     pub(super) database: &'a mut Database,
-    /// The latest owner of a try.
+    /// The latest owner of an attempt.
     pub(super) owners: &'a mut u32,
     /// The faults so far.
     pub(super) spent: u8,

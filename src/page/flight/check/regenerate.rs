@@ -23,7 +23,7 @@ use crate::{
 };
 
 impl Process {
-    /// Carries out a step. Returns the event of an action that ends at once.
+    /// Carries out a step. Returns the event of an action that ends immediately.
     pub(super) fn carry_out(
         &mut self,
         step: Step<Read>,
@@ -117,7 +117,9 @@ impl Process {
             }
             return match run.is_away {
                 true => Ok(()),
-                false => Err("S18: without a lease it is generated only where the store is away"),
+                false => {
+                    Err("S18: without a lease it is generated only where the store is unavailable")
+                }
             };
         }
         around.database.begun += 1;

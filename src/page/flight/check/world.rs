@@ -24,7 +24,7 @@ pub(super) struct World {
     /// The number of times that each fault may still occur, and the number of faults in all.
     pub(super) left: [u8; FAULTS],
     pub(super) all: u8,
-    /// The latest owner of a try.
+    /// The latest owner of an attempt.
     pub(super) owners: u32,
     pub(super) setup: &'static Setup,
 }

@@ -6,7 +6,7 @@ use super::Sides;
 /// earlier try of the same owner
 pub(crate) const TRY: Sides = Sides {
     // The statement does not wait for a row that another transaction has locked (SKIP LOCKED). If
-    // two statements insert the same name at once, the second one gives up after 50 ms.
+    // two statements insert the same name concurrently, the second one gives up after 50 ms.
     postgres: "WITH n AS (
             SELECT {now} AS at, set_config('lock_timeout', '50ms', true)
         ), c AS (
@@ -78,7 +78,7 @@ pub(crate) const BREAK: Sides = Sides::same(
     WHERE kind = $1 AND name = $2 AND fence = $3",
 );
 
-/// Takes the lock from the owner of a try whose reply was lost.
+/// Takes the lock from the owner of an attempt whose reply was lost.
 ///
 /// kind, name, owner
 pub(crate) const REVOKE: Sides = Sides::same(

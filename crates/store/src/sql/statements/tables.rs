@@ -7,7 +7,7 @@ use super::Sides;
 
 /// The beginning of the transaction that makes the tables.
 pub const BEGIN: Sides = Sides {
-    // Not DEFERRED: a transaction that reads before it writes is refused at once (SQLITE_BUSY),
+    // Not DEFERRED: a transaction that reads before it writes is refused immediately (SQLITE_BUSY),
     // whatever the busy timeout is.
     sqlite: "BEGIN IMMEDIATE",
     // BEGIN has another meaning in MariaDB's Oracle mode.

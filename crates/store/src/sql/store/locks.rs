@@ -25,7 +25,7 @@ impl<DB: Driver> SqlStore<DB> {
             Arg::Int(call.seen.unwrap_or(-1)),
         ];
         let resent = AtomicBool::new(false);
-        // A try that loses is not repeated. If the first sending has taken the lock, the second one
+        // An attempt that loses is not repeated. If the first sending has taken the lock, the second one
         // gets the fence, as the owner is the same.
         let again = |error: &_| {
             let is_broken = is_broken::<DB>(error);
