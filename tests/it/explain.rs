@@ -18,7 +18,7 @@ use axum::{
     routing::get,
 };
 use perennial::{
-    Builder, Key, Mode, Perennial, Refresh,
+    Builder, Event, Key, Mode, Perennial, Refresh,
     entries::Explanation,
     event::{Bypass, Served},
 };
@@ -226,6 +226,62 @@ async fn each_answer_is_explained_before_and_as_it_comes() {
     site.site.shutdown().await;
     let new = site.explain("/page?new").await.served;
     assert_eq!(new, bypass(Bypass::ShuttingDown));
+}
+
+/// An operator sees that the page is old because its handler fails, and what the handler does not see.
+#[tokio::test(start_paused = true)]
+async fn page_that_stays_stale_after_failures_is_explained() {
+    let database = Database::new();
+    let site = database.open(Perennial::builder()).expect("opens");
+    let runs = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&runs);
+    let page = get(move || async move {
+        match count.fetch_add(1, Relaxed) {
+            0 => "page".into_response(),
+            _ => (StatusCode::INTERNAL_SERVER_ERROR, "no column `amount`").into_response(),
+        }
+    });
+    let app = Router::new().route("/page", page.layer(site.layer(Refresh::every(HOUR))));
+    let mut events = site.subscribe();
+    let visit = async || {
+        let request = Request::get("/page").body(Body::empty());
+        let _: Result<_, Infallible> = app.clone().oneshot(request.expect("a request")).await;
+    };
+    visit().await;
+    advance(2 * HOUR).await;
+    visit().await;
+    let explanation = site.explain(app.clone(), "/page").await;
+    let explanation = explanation.expect("answers").expect("has a layer");
+    assert_eq!(explanation.served, Served::Stale);
+    assert!(
+        explanation.why.contains("has failed (1 in a row)"),
+        "{explanation:?}"
+    );
+    assert!(
+        explanation.remedy.starts_with("Repair the handler"),
+        "{explanation:?}"
+    );
+    let asked = Request::get("/page").header(header::COOKIE, "a=b").body(());
+    let explanation = site.explain(app, asked.expect("a request")).await;
+    let explanation = explanation.expect("answers").expect("has a layer");
+    assert!(
+        explanation
+            .why
+            .ends_with("does not see the request's `cookie`."),
+        "{explanation:?}"
+    );
+    // The log and the events have the beginning of the answer.
+    let error = loop {
+        if let Some(Event::Regenerated(ended)) = events.next().await
+            && let Some(error) = ended.error.clone()
+        {
+            break error;
+        }
+    };
+    assert_eq!(
+        &*error,
+        "the service answered 500 Internal Server Error: no column `amount`"
+    );
 }
 
 #[test]

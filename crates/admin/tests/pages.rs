@@ -10,7 +10,7 @@ use axum::{
 };
 use http_body_util::BodyExt;
 use perennial::{DAY, Perennial, Refresh, entries::EntryState};
-use perennial_admin::{Access, Admin, CancellationToken};
+use perennial_admin::{Access, Admin, CancellationToken, Report, Verdict};
 use tower::ServiceExt;
 
 const HANG: Duration = Duration::from_secs(60);
@@ -297,7 +297,7 @@ async fn buttons_act_on_what_was_seen() {
     );
     let purge = "what=prefix&name=/a&act=purge";
     let (_, page) = it.get(&format!("/cache/many?{purge}"), "operator").await;
-    assert!(page.contains("removed at once"), "{page}");
+    assert!(page.contains("removed now"), "{page}");
     let act = format!("/cache/act/many?{purge}");
     let (status, _) = it.post(&act, &[], "operator").await;
     assert_eq!(
@@ -350,6 +350,33 @@ async fn lock_is_broken_only_with_the_fence_that_was_seen() {
     assert_eq!(act(fence - 1, "true").await.0, StatusCode::CONFLICT);
     assert_eq!(act(fence, "true").await.0, StatusCode::SEE_OTHER);
     assert!(locks.try_lock("import").await.expect("answers").is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn full_store_is_a_warning() {
+    let database = perennial_testing::Database::new();
+    let builder = Perennial::builder().store_capacity(4096);
+    let site = database.open(builder).expect("opens");
+    let checked = async || {
+        let report = Report::read(&site).await.expect("answers");
+        let check = report
+            .checks
+            .into_iter()
+            .find(|check| check.id == "capacity");
+        check.expect("is checked")
+    };
+    for (key, result, percent) in [
+        ("one", Verdict::Ok, "take 50 %"),
+        ("other", Verdict::Warning, "take 100 %"),
+    ] {
+        let content = async || Ok::<_, std::io::Error>("x");
+        site.content(key, Refresh::every(DAY), content)
+            .await
+            .expect("is stored");
+        let check = checked().await;
+        assert_eq!(check.result, result, "{check:?}");
+        assert!(check.text.contains(percent), "{check:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

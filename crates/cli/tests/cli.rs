@@ -220,6 +220,10 @@ async fn claims_are_counted_by_their_lock() {
             "{shown}"
         );
         claim.release().await.expect("is released");
+        let claim = claims.claim(3).await.expect("claims");
+        assert_eq!(claim.complete().await.expect("is completed"), 3);
+        let completed = db.json(&["claims", &table, "--expires", "locked_until"]);
+        assert_eq!(completed["claims"], Value::Array(Vec::new()));
         let (text, status) = db.run(&["claims", "mail; DROP TABLE mail"]);
         assert!(status == 1 && text.contains("letters, digits"), "{text}");
         let drop = format!("DROP TABLE {table}");
@@ -439,6 +443,13 @@ async fn doctor_finds_what_is_wrong() {
             kinds.any(|kind| kind == "page")
         })
         .await;
+        let of_jobs = db.json(&["locks", "--kind", "lock"]);
+        assert_eq!(of_jobs["locks"], Value::Array(Vec::new()));
+        let long = site.locks().lease(120 * HANG).try_lock("job").await;
+        let long = long.expect("answers").expect("is free");
+        let (text, status) = db.run(&["doctor", "locks", "--strict"]);
+        assert!(status == 5 && text.contains("perennial unlock"), "{text}");
+        long.release().await.expect("is released");
         if db.url.starts_with("sqlite") {
             let pool = sqlx::SqlitePool::connect(&db.url).await.expect("opens");
             site.shutdown().await;
