@@ -115,8 +115,7 @@ impl Refresh {
     /// Creates a policy under which each response's own headers decide when the response is stale,
     /// and `default` for a response without them, for which the policy's other settings hold, too.
     ///
-    /// - The lifetime is `s-maxage`, `max-age` or `Expires` (RFC 9111 §4.2), less the larger of the
-    ///   response's `Age` and, beyond 5 s, the time since its `Date`.
+    /// - The lifetime is `s-maxage`, `max-age` or `Expires` (RFC 9111 §4.2), less the response's `Age`.
     /// - A valid `CDN-Cache-Control` replaces `Cache-Control` and `Expires`, also for the question whether the
     ///   response may be stored (RFC 9213 §2.2). Of an invalid one, `private` and `no-store` count.
     /// - `stale-while-revalidate` and `stale-if-error` bound the serving of a stale version (RFC 5861), and
@@ -235,11 +234,11 @@ impl Refresh {
     }
 
     /// Sets the part of the interval after which a hit starts a regeneration in the background, so
-    /// that visitors of a busy page never see a stale version. Default: 1, no hit does.
+    /// that visitors of a busy page never see a stale version. Default: 1, no hit does. Has no effect on a
+    /// [schedule](Self::on).
     ///
     /// Each process begins earlier by the time that the generator took, times −ln of a random number (XFetch:
-    /// Vattani, Chierichetti and Lowenstein, "Optimal Probabilistic Cache Stampede Prevention", 2015). Has no
-    /// effect on a [schedule](Self::on).
+    /// Vattani, Chierichetti and Lowenstein, 2015).
     ///
     /// # Panics
     ///

@@ -1,10 +1,9 @@
 //! The invalidation list (Varnish calls it the ban list) as this process knows it, and the verdict
 //! on a version.
 //!
-//! An invalidation is a name with an epoch. The database numbers the epochs: each invalidation has
-//! a greater epoch than all invalidations before, and becomes visible in this order, whatever the
-//! clocks say and however late the commit is. A version stores the latest epoch that was known
-//! before its generator began. Invalidations with a later epoch apply to the version.
+//! An invalidation is a name with an epoch, which the database numbers: each is greater than all before,
+//! and becomes visible in this order. A version stores the latest epoch that was known before its generator
+//! began. Invalidations with a later epoch apply to the version.
 
 use std::{
     borrow::Cow,

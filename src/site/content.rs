@@ -69,9 +69,8 @@ impl Perennial {
     ///
     /// Within a generator, such as the handler of a stored page, and in its own task, the content is a part:
     /// the page takes over the part's key and [tags](Self::tag), and is stale with the part
-    /// ([`Refresh::outlives_parts`]). The call waits for an invalidated part, for three quarters of the
-    /// page's [`timeout`](Refresh::timeout). A page with a stale part or a placeholder is stale after
-    /// 3 s. A page with more than 256 parts and tags is stale after each invalidation of anything.
+    /// ([`Refresh::outlives_parts`]). A page with more than 256 parts and tags is stale after each invalidation of
+    /// anything.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
@@ -142,14 +141,6 @@ impl Perennial {
     /// Returns a generated value of a Rust type, as [`content`](Self::content) does. The database stores
     /// JSON; memory keeps the decoded value.
     ///
-    /// ```
-    /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
-    /// # use perennial::{DAY, Refresh};
-    /// # async fn titles() -> Result<Vec<String>, std::io::Error> { Ok(vec!["Middlemarch".into()]) }
-    /// let titles: std::sync::Arc<Vec<String>> = site.value("top-10", Refresh::every(DAY), titles).await?;
-    /// # Ok(()) }
-    /// ```
-    ///
     /// A stored value that cannot be decoded, as the type has changed, counts as missing, with a warning. A
     /// change that decodes all the same and means something else needs another key, such as `top-10/2`.
     ///
@@ -195,15 +186,13 @@ impl Perennial {
     /// a closure of [`content`](Self::content) or [`value`](Self::value), in the generator's own task.
     ///
     /// ```
-    /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
-    /// # use perennial::{DAY, Refresh};
+    /// # fn f(site: perennial::Perennial) {
     /// let tags = site.clone();
     /// let price = async move || {
     ///     tags.tag(["product-7"]);
     ///     Ok::<_, std::io::Error>("42 €")
     /// };
-    /// let price = site.content("price-7", Refresh::every(DAY), price).await?;
-    /// # Ok(()) }
+    /// # }
     /// ```
     pub fn tag(&self, tags: impl IntoIterator<Item = impl Into<String>>) {
         parts::attach(tags.into_iter().map(Into::into));

@@ -189,8 +189,9 @@ impl Perennial {
         self.pages.purge_all(Target::PurgedTag(tag), filter).await
     }
 
-    /// Waits until this process knows all invalidations that were stored before the call, by any
-    /// process. Costs one statement.
+    /// Waits until this process knows all invalidations that were stored or committed before the call, by
+    /// any process: it serves no invalidated page as fresh, and a stale one only while a request
+    /// regenerates it. Costs one statement.
     ///
     /// # Errors
     ///

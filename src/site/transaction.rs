@@ -19,9 +19,8 @@ impl Perennial {
     /// # Ok(()) }
     /// ```
     ///
-    /// Writes a row for each tag, with a random key, so that transactions do not wait for each other.
-    /// [`committed`](PendingInvalidation::committed) applies the invalidation; without that call, the next
-    /// sync of any process does, within a second.
+    /// Writes a row for each tag. [`committed`](PendingInvalidation::committed) applies the invalidation; without
+    /// that call, the next sync of any process does, within a second.
     ///
     /// # Errors
     ///

@@ -64,8 +64,8 @@ impl Perennial {
     /// application's router with its layers, four at a time.
     ///
     /// Several processes may do the same at the start: one generates each page, and the others do not wait.
-    /// An outer middleware that asks for a login refuses the request. Returns each path with the answer,
-    /// which is also an [event](Event::Warmed), in the order of the answers; `None`: no layer answered.
+    /// Returns each path with the answer, which is also an [event](Event::Warmed), in the order of the answers;
+    /// `None`: no layer answered.
     ///
     /// | answer | meaning |
     /// |---|---|
@@ -74,12 +74,6 @@ impl Perennial {
     /// | `Stale`, `Unavailable` | another process generates the page, or the page is in cooldown |
     /// | `Failed` | the generator has failed; an old version is still served |
     /// | `Bypass` | the response is not cached; with `NoKey` the text is no path |
-    ///
-    /// ```
-    /// # async fn f(site: perennial::Perennial, app: axum::Router) {
-    /// let answers = site.warm(app, ["/", "/books?page=1"]).await;
-    /// # }
-    /// ```
     ///
     /// # Cancel safety
     ///

@@ -2,45 +2,36 @@
 //! axum router to nest in the application. Operators see checks, figures, entries with their history, and
 //! locks; they can regenerate, invalidate and purge entries, and break locks.
 //!
-//! The application decides about the access of each request:
-//!
 //! ```
 //! use axum::{Router, http::request::Parts};
 //! use perennial::Perennial;
 //! use perennial_admin::{Access, Admin, CancellationToken};
 //!
 //! #[derive(Clone)]
-//! struct User { name: String, is_operator: bool }
+//! struct Operator(String);
 //!
 //! fn access(request: &Parts) -> Access {
-//!     match request.extensions.get::<User>() {
-//!         Some(user) if user.is_operator => Access::full(&user.name),
-//!         Some(user) => Access::read_only(&user.name),
+//!     // A layer of the application (a session, an identity proxy) sets the extension.
+//!     match request.extensions.get::<Operator>() {
+//!         Some(Operator(name)) => Access::full(name),
 //!         None => Access::Forbidden,
 //!     }
 //! }
 //!
 //! fn app(site: Perennial, shutdown: CancellationToken, pages: Router) -> Router {
 //!     let status = Admin::new(site, shutdown, access).pages(pages.clone());
-//!     // A layer of the application (a session, an identity proxy) sets the extension `User`.
 //!     pages.nest("/admin/cache", status.router())
 //! }
 //! ```
 //!
-//! # Safety
-//!
 //! - Each handler checks the access. Only POST changes anything, and a request from another origin is
 //!   refused (tower-http's `CsrfLayer`): a proxy in front has to keep the `Host` header.
-//! - An action is refused if the entry or the lock has another fence than the operator saw. Each action
-//!   is a log line at INFO with the target `perennial_admin` and the user's name.
-//! - Keys, tags and labels may come from visitors: they are escaped, with control and bidirectional
-//!   characters as `\u{…}`, and no inline script runs (Content-Security-Policy).
-//!
-//! # Cost
-//!
-//! A page reads at most a few hundred rows; the overview also counts all pages, once in five seconds
-//! for all viewers of a process. Each process with the router holds one lock, by which processes are
-//! listed.
+//! - An action is refused if the entry or the lock has another fence than the operator saw, and logged at
+//!   INFO with the target `perennial_admin` and the user's name.
+//! - Texts, which may come from visitors, are escaped, and no inline script runs
+//!   (Content-Security-Policy).
+//! - The overview counts all pages, once in five seconds for all viewers of a process. Each process with
+//!   the router holds one lock, by which processes are listed.
 //!
 //! Without the feature `page` (default), the crate has the report alone, and no axum.
 

@@ -1,6 +1,6 @@
-//! Schedules for [perennial]: content that becomes stale by the calendar, as "on the first
-//! of each month at six in Berlin". There is no scheduler: the first request after an occurrence
-//! regenerates the page. For an age, [`Refresh::every`](perennial::Refresh::every) is enough.
+//! Schedules for [perennial]: content that becomes stale by the calendar. There is no scheduler: the first
+//! request after an occurrence regenerates. For an age, [`Refresh::every`](perennial::Refresh::every) is
+//! enough.
 //!
 //! ```
 //! # fn f() -> Result<(), perennial::Error> {
@@ -37,13 +37,10 @@ const YEAR: Duration = Duration::from_hours(365 * 24);
 
 /// The times at which content becomes stale, for [`Refresh::on`](perennial::Refresh::on).
 ///
-/// Equal calendars are one, which stays in memory until the process ends: create calendars at the
-/// start. The time zone is a name of the IANA database, such as `Europe/Berlin`, of the system's copy or
-/// else the program's.
-///
-/// A time of day that does not exist, as clocks are put forward, is the same length after the change:
-/// 02:30 becomes 03:30. Of a time of day that comes twice, the first one counts. A cron expression whose
-/// hour begins with `*` goes by elapsed time, as in Vixie's cron.
+/// Equal calendars are one, which stays in memory: create calendars at the start. The time zone is a name
+/// of the IANA database, of the system's copy or else the program's. A time of day that does not exist, as
+/// clocks are put forward, is the same length after the change; of one that comes twice, the first counts. A
+/// cron expression whose hour begins with `*` goes by elapsed time.
 pub struct Calendar {
     zone: String,
     /// Each occurrence of one of them is an occurrence.
@@ -116,26 +113,16 @@ impl Calendar {
     }
 
     /// Creates a schedule from a cron expression of five fields: minute, hour, day of the month,
-    /// month, and day of the week.
+    /// month, and day of the week, such as `0 6,18 * * 1-5`.
     ///
-    /// The crate `cronexpr` reads the expression. Beside the usual forms there are `L` (the last day of the
-    /// month), `15W` (the weekday nearest to the 15th), `5#1` and `5L` (the first and the last Friday). If
-    /// neither day begins with `*`, one of the two has to match, as in Vixie's cron.
-    ///
-    /// ```
-    /// # fn f() -> Result<(), perennial::Error> {
-    /// # use perennial::Refresh;
-    /// # use perennial_calendar::Calendar;
-    /// // Each working day at 06:00 and at 18:00.
-    /// let policy = Refresh::on(Calendar::cron("0 6,18 * * 1-5", "Europe/Berlin")?);
-    /// # Ok(()) }
-    /// # f().unwrap();
-    /// ```
+    /// The crate `cronexpr` reads it, with `L` (the last day of the month), `15W` (the weekday nearest to the
+    /// 15th), `5#1` and `5L` (the first and the last Friday). If neither day begins with `*`, one of the two has
+    /// to match.
     ///
     /// # Errors
     ///
-    /// [`Invalid`](perennial::ErrorKind::Invalid): the expression cannot be read, and the message shows
-    /// the position; the time zone is unknown; there is no occurrence in the next four years.
+    /// [`Invalid`](perennial::ErrorKind::Invalid): the expression cannot be read, the time zone is unknown, or
+    /// there is no occurrence in the next four years.
     pub fn cron(expression: &str, zone: &str) -> Result<&'static Self, Error> {
         Self::of(zone, &[expression.trim().to_owned()])
     }

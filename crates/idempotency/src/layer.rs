@@ -16,34 +16,23 @@ const DAY: Duration = Duration::from_hours(24);
 const NO_KEY: &str = "the `Idempotency-Key` is missing: send a new UUID for each new request";
 const NO_CALLER: &str = "the caller of this request is not known, so its `Idempotency-Key` belongs to nobody: log in first";
 
-/// Runs a POST or PATCH once in all processes together, however often a client sends the request with
-/// the same `Idempotency-Key` (draft-ietf-httpapi-idempotency-key-header-07). Other methods pass.
+/// Runs a POST or PATCH once in all processes together, however often a client sends it with the same
+/// `Idempotency-Key` (draft-ietf-httpapi-idempotency-key-header-07). Other methods pass.
 ///
 /// A repeat of a request that was done gets the stored response, with `Idempotency-Replayed: true`. A
 /// repeat of one that is being done, or whose outcome is unknown, gets 409, and a key of another request
-/// 422. The [guide](https://docs.rs/perennial/latest/perennial/guide/idempotency) has all cases.
-///
-/// The layer's own responses have a problem body (RFC 9457). All routes of a site share the keys of a
-/// [`Scope`].
-///
-/// # Crashes and slow services
+/// 422. The [guide](https://docs.rs/perennial/latest/perennial/guide/idempotency) has all cases. The layer's
+/// own responses have a problem body (RFC 9457).
 ///
 /// The service runs in a task of its own: a client that disconnects cancels nothing. The outcome is
-/// unknown if the process dies meanwhile, or if the service panics or returns an error. A request without
-/// a response counts as running for a minute ([`unknown_after`](Self::unknown_after)), and as unknown
-/// afterwards, for 90 days at least; a slow service's response is stored all the same. An operator lets
-/// an unknown request run again by [`forget`](Self::forget).
-///
-/// A response that cannot be stored is returned to its client, and tried again for ten minutes; its
-/// repeats get 503 or 409 meanwhile. If the reply to the first statement is lost, the client gets 503, and
-/// the row is removed within a quarter of an hour. A request is as durable as the database's commits.
-///
-/// # Order of layers
+/// unknown if the process dies meanwhile, if the service panics or returns an error, and after a minute
+/// without a response ([`unknown_after`](Self::unknown_after)); a later response is stored all the same. A
+/// response that cannot be stored is returned to its client, and tried again for ten minutes. Unknown
+/// requests stay for 90 days.
 ///
 /// Authentication belongs outside, as the layer stores a 401, too. A timeout belongs inside, as no outer
-/// layer cancels a request. An `ExclusiveLayer` belongs inside; its refusals are not stored. Bodies are
-/// held in memory; trailers are not passed on. A browser's `multipart/form-data` is a new request each
-/// time, by its boundary.
+/// layer cancels a request. Bodies are held in memory; trailers are not passed on. A browser's
+/// `multipart/form-data` is a new request each time, by its boundary.
 #[derive(Clone)]
 #[must_use = "a layer does nothing until a service is wrapped in it"]
 pub struct IdempotencyLayer {
@@ -111,10 +100,7 @@ impl IdempotencyLayer {
     }
 
     /// Runs a request again that was begun `time` ago and has no response, when a repeat arrives.
-    /// Default: such a request does not run again.
-    ///
-    /// **A service that takes longer than `time` runs twice**, as nothing tells a slow process from a dead
-    /// one. The response of the later run is stored.
+    /// Default: such a request does not run again. **A service that takes longer than `time` runs twice.**
     ///
     /// # Panics
     ///

@@ -7,15 +7,14 @@
 //! # async fn pay() {}
 //! # #[derive(Clone)]
 //! # struct Customer { id: String }
-//! # #[cfg(feature = "sqlite")]
-//! # async fn f(pool: sqlx::SqlitePool) -> Result<Router, perennial_idempotency::Error> {
-//! use perennial_idempotency::{IdempotencyLayer, Locks, Scope};
+//! # fn f(locks: perennial_idempotency::Locks) -> Router {
+//! use perennial_idempotency::{IdempotencyLayer, Scope};
 //!
 //! // As an outer layer has found out.
 //! let customer = |request: &Parts| Some(Scope::of(&request.extensions.get::<Customer>()?.id));
-//! let locks = Locks::with_pool(pool).await?; // or `site.locks()` of a site
+//! // From `Locks::with_pool(pool)`, or `site.locks()` of a site.
 //! let once = IdempotencyLayer::new(&locks, customer);
-//! Ok(Router::new().route("/payments", post(pay).layer(once)))
+//! Router::new().route("/payments", post(pay).layer(once))
 //! # }
 //! ```
 //!

@@ -17,12 +17,6 @@ pub use sql::Value;
 /// Rows of the application's own table that many workers share: each worker claims a batch of rows, and
 /// no other worker gets these rows.
 ///
-/// | column | type |
-/// |---|---|
-/// | the key | an integer, a text, or a type that is returned as UTF-8 text, such as PostgreSQL's UUID |
-/// | the lock | a text of at least 33 characters, may be NULL |
-/// | the end of the claim (recommended), without which the rows of a crashed worker stay claimed | a BIGINT, may be NULL: microseconds since 1970 by the database's clock |
-///
 /// ```sql
 /// CREATE TABLE mail (id BIGINT PRIMARY KEY, text TEXT NOT NULL, lock_id VARCHAR(36), locked_until BIGINT);
 /// CREATE INDEX mail_lock_id ON mail (lock_id);
@@ -32,27 +26,23 @@ pub use sql::Value;
 /// ```
 /// # async fn send(mail: &str) {}
 /// # async fn f(pool: perennial_jobs::Database) -> Result<(), Box<dyn std::error::Error>> {
+/// # use perennial_jobs::Claims;
 /// # use std::time::Duration;
-/// use perennial_jobs::Claims;
-///
 /// let mails = Claims::with_pool(pool, "mail").expires("locked_until", Duration::from_secs(60));
 /// let claim = mails.claim(25).await?;
 /// for id in claim.ids() {
-///     if claim.remaining().is_some_and(|left| left.is_zero()) {
-///         break;
-///     }
 ///     send(id).await;
 ///     claim.complete_by_row(id).await?;
 /// }
-/// claim.release().await?;
 /// # Ok(()) }
 /// ```
 ///
-/// A worker that is paused for longer than its claim may overlap with the next one, and learns of the
-/// loss when it [completes](Claim::complete_by_row) the row. A name of a table or column has letters,
-/// digits and `_`; a table's may begin with a schema and a dot. Without the two indexes, concurrent
-/// workers on MySQL and MariaDB find fewer rows than there are. Claims need MySQL 8.0 or MariaDB 10.6
-/// (`SKIP LOCKED`).
+/// The key is an integer, a text, or a type that is returned as UTF-8 text, such as PostgreSQL's UUID. The
+/// end of a claim, in microseconds since 1970 by the database's clock, is recommended: without it the rows
+/// of a crashed worker stay claimed. A worker that is paused for longer than its claim may overlap with
+/// the next one, and learns of the loss when it [completes](Claim::complete_by_row) the row. A name of a
+/// table or column has letters, digits and `_`; a table's may begin with a schema and a dot. Claims need
+/// MySQL 8.0 or MariaDB 10.6 (`SKIP LOCKED`), and both indexes.
 #[derive(Clone)]
 #[must_use = "nothing is claimed until `claim` is called"]
 pub struct Claims {
@@ -143,8 +133,7 @@ impl Claims {
     /// # Errors
     ///
     /// [`Invalid`](crate::ErrorKind::Invalid): a name or a column's type cannot be used. Or the database
-    /// fails. Rows that it may claim later are released after 1, 5, 20, 60, 300 and 900 s, for up to 1,000
-    /// claims at a time; after that they stay claimed until the claim expires.
+    /// fails. Rows that it may claim later are released within a quarter of an hour, for up to 1,000 claims.
     ///
     /// # Cancel safety
     ///

@@ -15,17 +15,12 @@ pub use service::ExclusiveService;
 ///
 /// ```
 /// # use axum::{Router, routing::post};
-/// # async fn sync() {}
-/// # #[derive(Clone)]
-/// # struct Customer { id: String }
+/// # async fn import() {}
 /// # fn f(locks: perennial_jobs::Locks) -> Router {
 /// use perennial_jobs::ExclusiveLayer;
 ///
-/// let alone = ExclusiveLayer::new(&locks, |parts| {
-///     let customer = parts.extensions.get::<Customer>(); // as an outer layer has found out
-///     ["sync", customer.map_or("", |customer| &customer.id)].into()
-/// });
-/// Router::new().route("/sync", post(sync).layer(alone))
+/// let alone = ExclusiveLayer::new(&locks, |_| "import".into());
+/// Router::new().route("/import", post(import).layer(alone))
 /// # }
 /// ```
 ///
@@ -35,7 +30,7 @@ pub use service::ExclusiveService;
 /// the database fails, with `Retry-After` and a problem body (RFC 9457).
 ///
 /// **The name must be the one that the service uses**, not the text of the path: `/albums/7`,
-/// `/albums/07` and `/albums/%37` may be one album. See `examples/src/bin/exclusive.rs`.
+/// `/albums/07` and `/albums/%37` may be one album.
 ///
 /// The layered service is always ready. The inner service's readiness is awaited under the lock.
 #[derive(Clone)]

@@ -10,8 +10,7 @@
 //! | a request that clients may send repeatedly | [perennial-idempotency](https://docs.rs/perennial-idempotency) |
 //!
 //! ```
-//! # #[cfg(feature = "sqlite")]
-//! # async fn f(pool: sqlx::SqlitePool) -> Result<(), perennial_jobs::Error> {
+//! # async fn f(pool: perennial_jobs::Database) -> Result<(), perennial_jobs::Error> {
 //! use perennial_jobs::Locks;
 //!
 //! let locks = Locks::with_pool(pool).await?; // or `site.locks()` of a site
@@ -21,9 +20,6 @@
 //! }
 //! # Ok(()) }
 //! ```
-//!
-//! The lease of a holder that has died expires after 15 s by default. A late write of a paused holder is
-//! refused where writes compare the [fence](Lease::fence).
 //!
 //! The crate is no scheduler and no queue with priorities, retries or a dashboard.
 

@@ -44,12 +44,8 @@ impl Once {
     /// ```
     /// # async fn send() {}
     /// # async fn f(locks: perennial_jobs::Locks, order: &str) -> Result<(), perennial_jobs::Error> {
-    /// use perennial_jobs::{Once, OnceOutcome};
-    ///
-    /// let mail = Once::new(&locks, ["mail", order]);
-    /// if let OnceOutcome::AlreadyDone { since, .. } = mail.run(|| async { send().await }).await? {
-    ///     println!("was sent {since:?} ago");
-    /// }
+    /// # use perennial_jobs::Once;
+    /// Once::new(&locks, ["mail", order]).run(|| async { send().await }).await?;
     /// # Ok(()) }
     /// ```
     pub fn new(locks: &Locks, name: impl Into<LockName>) -> Self {
@@ -137,8 +133,7 @@ impl Once {
     /// ```
     /// # #[cfg(feature = "postgres")]
     /// # async fn f(locks: perennial_jobs::Locks, pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
-    /// use perennial_jobs::{Once, OnceOutcome};
-    ///
+    /// # use perennial_jobs::{Once, OnceOutcome};
     /// let mut transaction = pool.begin().await?;
     /// if Once::new(&locks, ["mail", "42"]).mark_in(&mut transaction).await? == OnceOutcome::Ran(()) {
     ///     sqlx::query("INSERT INTO outbox (mail) VALUES (42)").execute(&mut *transaction).await?;
@@ -147,10 +142,9 @@ impl Once {
     /// # Ok(()) }
     /// ```
     ///
-    /// A transaction waits for another one that marks the same work, for half the statement timeout at most;
-    /// on MySQL and MariaDB also for one that marks the [preceding](Self::after) work, on SQLite for all that
-    /// write (begin with `BEGIN IMMEDIATE` if the transaction reads first). Repeat it after a serialisation
-    /// error of PostgreSQL (isolation above READ COMMITTED) or a deadlock of MySQL and MariaDB.
+    /// A transaction waits for another one that marks the same or the [preceding](Self::after) work, on SQLite
+    /// for all that write, for half the statement timeout at most. Repeat it after a serialisation error of
+    /// PostgreSQL or a deadlock of MySQL and MariaDB.
     ///
     /// # Errors
     ///

@@ -20,29 +20,25 @@ use sql::{Session, SessionLockName, acquire};
 ///
 /// The lock needs no table and no lease. It takes a connection outside of the pool, with one statement
 /// each two seconds. If the machine or the network dies, the server closes the connection after 15 s
-/// (PostgreSQL before 14 only when TCP gives up). Differences from a [`Lease`](crate::Lease):
+/// (PostgreSQL before 14 only when TCP gives up). Dropping the lock closes its connection. Differences from a
+/// [`Lease`](crate::Lease):
 ///
 /// - **No fence.** A holder that has lost the connection without noticing can write after the next
 ///   holder has begun. [`lost`](Self::lost) resolves within some seconds.
-/// - **No poolers** that share connections by the transaction: the pooler's connection would keep the
-///   lock. A second session lock on such a connection is an error; the first one cannot notice.
+/// - **No poolers** that share connections by the transaction, whose connection would keep the lock.
 /// - **No Galera, SQLite, CockroachDB or YugabyteDB**: an error. Replicas do not share the lock.
-/// - **Names** are the first 64 bits of their SHA-256 on PostgreSQL. They belong to a database on
-///   PostgreSQL, and to the server on MySQL and MariaDB.
+/// - **Names** belong to a database on PostgreSQL, as 64 bits of a digest, and to the server elsewhere.
 ///
 /// ```
 /// # async fn import() {}
 /// # async fn f(pool: perennial_jobs::Database) -> Result<(), perennial_jobs::Error> {
-/// use perennial_jobs::SessionLock;
-///
+/// # use perennial_jobs::SessionLock;
 /// if let Some(lock) = SessionLock::try_lock(pool, "import").await? {
 ///     lock.guard(import()).await?;
 ///     lock.release().await?;
 /// }
 /// # Ok(()) }
 /// ```
-///
-/// Dropping the lock closes its connection.
 #[derive(Debug)]
 #[must_use = "the lock is given up when this is dropped"]
 pub struct SessionLock {

@@ -19,8 +19,6 @@ pub type CallFuture<'a> = Pin<Box<dyn Future<Output = Result<Reply, BoxError>> +
 
 /// The entries and locks of all processes of a site.
 ///
-/// # Contract
-///
 /// - **One clock**, the database's, measures every age and expiry.
 /// - **Atomic calls**: all processes see the calls in one order. [`Purge`] and the calls that prune may be
 ///   done in part.
@@ -29,8 +27,6 @@ pub type CallFuture<'a> = Pin<Box<dyn Future<Output = Result<Reply, BoxError>> +
 /// - **Content never goes backwards.** [`Publish`] and [`Remove`] succeed only while the lock still
 ///   carries the lease's fence, and a publish only over an entry with a smaller fence.
 /// - After an error or a drop, the call may have been done. A repetition with the same owner succeeds.
-///
-/// Names have any length and any characters. An entry has the name of its lock.
 pub trait Backend: Send + Sync + 'static {
     /// Carries a call out. The reply is the call's own.
     fn call(&self, call: Call) -> CallFuture<'_>;

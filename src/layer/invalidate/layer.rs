@@ -14,8 +14,8 @@ use crate::{extensions::Tags, page::Pages};
 ///
 /// # Cancel safety
 ///
-/// If the future is dropped while the service runs (the client has disconnected), the tags are
-/// invalidated: put authorization into an outer layer.
+/// If the future is dropped while the service runs, the tags are invalidated: put authorization into an
+/// outer layer.
 #[derive(Clone)]
 #[must_use = "a layer does nothing until a service is wrapped in it"]
 pub struct InvalidateLayer {
@@ -29,13 +29,12 @@ impl InvalidateLayer {
     }
 
     /// Lets the author of a change see the change also where another process answers the next request.
-    /// Default: the author may get the old page for a second.
+    /// Default: the author may get the old page for a second, or while it is regenerated.
     ///
-    /// The response to a change sets the cookie `perennial-epoch` for ten seconds (`HttpOnly`,
-    /// `SameSite=Lax`). A process that gets the cookie and does not know the invalidation asks the database,
-    /// at most once a second; the request then waits for the new version, for
-    /// [`first_wait`](crate::Refresh::first_wait). Each process of the site needs the setting. An invented
-    /// cookie regenerates nothing that was not invalidated.
+    /// The response to a change, by this layer or by the handler itself, sets the cookie `perennial-epoch` for ten
+    /// seconds (`HttpOnly`, `SameSite=Lax`). A request with the cookie waits until its process knows the
+    /// invalidation, and for the new version, for [`first_wait`](crate::Refresh::first_wait) at most. Each process
+    /// of the site needs the setting, which holds for all its layers. An invented cookie regenerates nothing.
     pub fn read_own_writes(self) -> Self {
         self.pages.read_own_writes();
         self

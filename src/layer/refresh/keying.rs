@@ -83,12 +83,12 @@ impl Key {
     /// the cache.
     ///
     /// In the example, the key of the page `/prices` for a visitor from Germany is `/prices?currency=EUR`.
-    /// Inside a nested router, the function sees the URI without the router's prefix.
+    /// The response has no `Vary` for what the function reads. Inside a nested router, the function sees the URI
+    /// without the router's prefix.
     ///
     /// ```
-    /// # fn f(site: &perennial::Perennial) {
-    /// # use perennial::{DAY, Key, Refresh};
-    /// let layer = site.layer(Refresh::every(DAY)).key(Key::by(|parts| {
+    /// # fn f(layer: perennial::layer::RefreshLayer) {
+    /// let layer = layer.key(perennial::Key::by(|parts| {
     ///     let country = parts.headers.get("x-country")?;
     ///     Some([("currency", if country == "DE" { "EUR" } else { "USD" })])
     /// }));

@@ -140,11 +140,10 @@ impl RefreshLayer {
     /// Sets the number of keys that the layer stores, so that visitors who invent keys do not fill
     /// the database. Default: 10,000. Choose well above the number of existing pages.
     ///
-    /// Each process counts the keys that its memory had no version of, until half an hour to an hour
-    /// without such a request. This many that were asked for once are stored, and this many that were asked
-    /// for again. The service itself answers requests for further keys, with a warning once a minute; for the
-    /// next hour a new key is stored only when it is asked for again, and for an hour. So invented keys store
-    /// at most five times this many rows.
+    /// Each process counts the keys that its memory had no version of in the last half hour to hour. This many
+    /// that were asked for once are stored, and this many that were asked for again; the service itself answers
+    /// requests for further keys, with a warning once a minute. Invented keys store at most five times this many
+    /// rows.
     pub fn max_keys(mut self, keys: usize) -> Self {
         self.admission = Arc::new(Admission::new(keys));
         self
@@ -154,9 +153,9 @@ impl RefreshLayer {
     ///
     /// When the service answers a method other than GET, HEAD, OPTIONS and TRACE by 2xx or 3xx, the layer
     /// [invalidates](crate::Perennial::invalidate) the request's own URI, and the URIs of the same host in
-    /// `Location` and `Content-Location`, as the [key](Self::key) reads them; with
-    /// [`Key::name`](crate::Key::name) and [`Key::by`](crate::Key::by), only the request's own key. The
-    /// response waits for it, 5 s at most. Each visitor who may send such a request can cause a regeneration.
+    /// `Location` and `Content-Location`; with [`Key::name`](crate::Key::name) and
+    /// [`Key::by`](crate::Key::by), only the request's own key. Each visitor who may send such a request can
+    /// cause a regeneration.
     ///
     /// # Cancel safety
     ///

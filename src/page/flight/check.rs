@@ -1,17 +1,8 @@
 //! An exhaustive check of the decisions: two processes, one key and one store, with every order of
-//! their steps and bounded faults.
+//! their steps and bounded faults. The decisions are the real ones; a second is the unit of time.
 //!
-//! The decisions are the real ones. `check/database.rs` has the statements as atomic steps,
-//! `check/process.rs` does what the task does. A second is the unit of time; each clock shows
-//! zero, and all other times are relative to it.
-//!
-//! `cargo test` explores all states without faults, and 20,000 states of each exploration with
-//! faults. `scripts/test` explores about a million, with `full` in the environment, and a number
-//! there continues each exploration up to that many states:
-//!
-//! ```sh
-//! PERENNIAL_TEST_STATES=full cargo test --lib flight::check -- --nocapture
-//! ```
+//! `cargo test` explores all states without faults, and 20,000 states of each exploration with faults;
+//! `full` or a number of states in `PERENNIAL_TEST_STATES` explores more.
 
 mod action;
 mod code;

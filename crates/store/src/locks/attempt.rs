@@ -37,13 +37,12 @@ impl Queues {
 
 /// A lock to be waited for; from [`Locks::lock`]. Awaited, returns the [`Lease`].
 ///
-/// Each attempt asks the database about 13 times a second, at irregular times. At most eight attempts
-/// of a process for a name ask at a time; further ones queue.
+/// Each attempt asks the database about 13 times a second; at most eight of a process for a name do.
 ///
 /// # Errors
 ///
-/// [Taken](crate::ErrorKind::Taken): the lock was not free in time; the message names the holder and its
-/// action. Or the database fails.
+/// [Taken](crate::ErrorKind::Taken): the lock was not free in time; the message names the holder. Or the
+/// database fails.
 ///
 /// # Cancel safety
 ///

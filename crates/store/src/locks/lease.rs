@@ -84,8 +84,7 @@ impl Lease {
 
     /// Returns the fencing token, which is greater than the token of every earlier lease on this name.
     ///
-    /// A late write of a paused holder changes nothing, if each write stores its fence beside the data
-    /// (`examples/src/bin/locks.rs`):
+    /// A late write of a paused holder changes nothing, if each write stores its fence beside the data:
     ///
     /// ```sql
     /// UPDATE document SET text = $1, fence = $2 WHERE id = $3 AND fence <= $2
@@ -164,9 +163,7 @@ impl Lease {
     }
 
     /// Resolves when the lease can no longer be relied on: another process has taken the lock over
-    /// or broken it, or the lease has ended without an extension, as its runtime stands still.
-    ///
-    /// After a suspension of the machine, in which the clock of a lease stands still, `lost` resolves at the
+    /// or broken it, or the lease has ended without an extension. After a suspension of the machine, at the
     /// next extension, at most a third of the lease later.
     ///
     /// # Cancel safety

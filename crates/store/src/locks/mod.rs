@@ -140,8 +140,8 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// The database fails. It may run the statement later: therefore the process revokes the lock after 1, 5,
-    /// 20, 60, 300 and 900 s, for up to 1,000 attempts at a time. After that the lock is held for a lease.
+    /// The database fails. If it runs the statement later, the lock is revoked within a quarter of an hour (for
+    /// up to 1,000 attempts), or held for a lease.
     ///
     /// # Cancel safety
     ///
@@ -185,11 +185,8 @@ impl Locks {
     }
 
     /// Waits for idempotent requests that continue without their clients, the storing of their responses, and
-    /// the release of the locks of dropped [leases](Lease). Call `shutdown`, or `Perennial::shutdown`, which
-    /// does the same, after the server has drained.
-    ///
-    /// A request has no limit of its own: put a timeout inside its layer, or around `shutdown`. While the
-    /// database is unavailable, responses are given up after half a minute.
+    /// the release of the locks of dropped [leases](Lease). Call `shutdown`, or `Perennial::shutdown`, after
+    /// the server has drained. A request has no limit of its own: put a timeout inside its layer.
     ///
     /// # Cancel safety
     ///
@@ -300,11 +297,10 @@ impl Locks {
         Ok(rows.into_iter().map(LockInfo::of).collect())
     }
 
-    /// Takes a lock from its holder, or ends a cooldown. `seen`: only if the lock still has this
-    /// [fence](LockInfo::fence). Returns false if the lock has another fence or no row.
+    /// Takes a lock from its holder, or ends a cooldown, for processes that do not know it yet. `seen`: only if
+    /// the lock still has this [fence](LockInfo::fence). Returns false if the lock has another fence or no row.
     ///
-    /// [`LockName::of`] names the lock of a page or of once-only work. The holder learns of the
-    /// [loss](Lease::lost) at its next extension, at most a third of the lease later, or at its release.
+    /// The holder learns of the [loss](Lease::lost) at its next extension, at most a third of the lease later.
     ///
     /// # Errors
     ///
