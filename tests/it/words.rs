@@ -205,3 +205,47 @@ fn guide_has_each_word() {
         words(&mut LockKind::all().map(LockKind::as_str))
     );
 }
+
+/// Each reason has a row in the chapter, and each warning of the layer begins as the chapter says.
+#[test]
+fn guide_has_each_bypass_and_each_warning() {
+    let chapter = include_str!("../../docs/guide/is-my-page-cached.md");
+    for why in Bypass::all().filter(|why| *why != Bypass::Method) {
+        assert!(chapter.contains(&format!("\n| `{why}` | ")), "{why}");
+    }
+    let sources = [
+        include_str!("../../src/layer/refresh/hints.rs"),
+        include_str!("../../src/layer/refresh/disposition.rs"),
+        include_str!("../../src/layer/refresh/admission.rs"),
+        include_str!("../../src/page/parts.rs"),
+        include_str!("../../src/page/task.rs"),
+    ];
+    let mut warnings = Vec::new();
+    for source in sources {
+        for call in source.split("tracing::warn!(").skip(1) {
+            let text = call
+                .split('"')
+                .skip(1)
+                .step_by(2)
+                .find(|text| text.len() > 30);
+            warnings.push(text.expect("a message").to_owned());
+        }
+    }
+    let (_, rows) = chapter
+        .split_once("## Warnings in the log")
+        .expect("a section");
+    let rows: Vec<_> = rows
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.split(" | ").next())
+        .filter(|cell| *cell != "the line begins with")
+        .collect();
+    for warning in &warnings {
+        // A value stands in place of a name in braces.
+        let named = |row: &&str| {
+            let mut parts = row.split('…');
+            parts.all(|part| warning.contains(part))
+        };
+        assert!(rows.iter().any(|row| named(&row)), "{warning}");
+    }
+    assert_eq!(rows.len(), warnings.len(), "{rows:#?} {warnings:#?}");
+}
