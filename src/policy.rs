@@ -234,11 +234,12 @@ impl Refresh {
     }
 
     /// Sets the part of the interval after which a hit starts a regeneration in the background, so
-    /// that visitors of a busy page never see a stale version. Default: 1, no hit does. Has no effect on a
-    /// [schedule](Self::on).
+    /// that visitors of a busy page never see a stale version. Default: 1, no hit does. The setting has no
+    /// effect on a [schedule](Self::on).
     ///
-    /// Each process begins earlier by the time that the generator took, times −ln of a random number (XFetch:
-    /// Vattani, Chierichetti and Lowenstein, 2015).
+    /// Each process begins earlier by a random time for each version, by half of this part at most: the time
+    /// that the generator took, times −ln of a number in (0, 1] (XFetch: Vattani, Chierichetti and
+    /// Lowenstein, 2015).
     ///
     /// # Panics
     ///

@@ -24,8 +24,8 @@ use crate::page::{Metadata, flight::Freshness, names::Names};
 /// epoch takes their place.
 pub(super) const MOST: usize = 100_000;
 
-/// The revision of versions whose process could not store its revision yet. The epoch of the
-/// revision, once it is stored, makes them stale.
+/// The number in versions that a process generates before its revision has an epoch. When the revision
+/// gets its epoch, these versions are stale.
 const UNSAID: i64 = i64::MAX;
 
 /// The target of an invalidation.

@@ -258,7 +258,7 @@ impl Verdicts for Invalidations {
         self.revision()
     }
 
-    /// Judges the metadata. A verdict never improves, as invalidations only grow in number.
+    /// Judges the metadata. A verdict never improves: the worse one of the last and the new one holds.
     fn judge(&self, meta: &Meta) -> Freshness {
         let changes = self.changes();
         let cached = meta.verdict.load(Relaxed);

@@ -216,7 +216,8 @@ calls! {
     /// Returns the `most` pages that were generated or [read](Touch) last, the latest one first.
     Latest "latest" reads [] { most: usize } -> Vec<EntryRow>;
 
-    /// Returns the stored ones of the pages with these stored names, each with its name, in any order.
+    /// Returns the pages with these [bounded](crate::name::bounded) names that the store has, each with its
+    /// name, in any order.
     Read "read" reads [] { names: Vec<String> } -> Vec<(String, Entry)>;
 
     /// Counts the stored pages.

@@ -127,8 +127,8 @@ impl<T: AsRef<str>> From<&[T]> for LockName {
     }
 }
 
-/// Returns a text for people: control characters, and those that are invisible or change the direction
-/// of text, are written as `\u{…}`. In HTML, `<`, `&` and quotes still need their escapes.
+/// Returns a text for people: control characters, those without a width, and those that change the
+/// direction of text, are written as `\u{…}`. In HTML, `<`, `&` and quotes still need their escapes.
 pub fn visible(text: &str) -> String {
     let acts = |c: char| {
         c.is_control()

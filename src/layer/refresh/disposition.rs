@@ -19,9 +19,8 @@ pub(super) enum Disposition {
     Content,
     /// The response is given to no visitor: the service itself answers each request.
     Pass(Bypass),
-    /// The response is not stored, and an old version stays. Without an old version, all waiting
-    /// visitors get the response if it is shareable; otherwise only the visitor whose request
-    /// caused it.
+    /// The response is not stored, and an old version stays. If no version may be served, the waiting
+    /// visitors get the response if it is shareable, and a 503 otherwise.
     Failure { shareable: bool },
 }
 

@@ -32,9 +32,10 @@ const MAX_KEYS: usize = 10_000;
 /// the generator and once for the visitor. The guide's [table](crate::guide::is_my_page_cached) has all
 /// cases.
 ///
-/// **Failure**: a status of 408, 425, 429, or 500 and above, a panic, a timeout or an error of the
-/// service. The old version stays. Without one, the visitors who wait in this process get the failed
-/// response, if it may be shared. Other visitors get 503 with `Retry-After` until the cooldown ends.
+/// **Failure**: a status of 408, 425, 429 or 500 – 599, a panic, a timeout or an error of the service. The
+/// old version stays. If no version may be served, the visitors who wait in this process get the failed
+/// response, if there is one that may be shared. All others get 503 with `Retry-After` until the cooldown
+/// ends.
 ///
 /// The layer reads a body whole before it answers, except for an event stream. A request for an upgrade
 /// gets the stored page: a route with both a page and a WebSocket needs [`bypass_if`](Self::bypass_if).

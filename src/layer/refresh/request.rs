@@ -136,10 +136,10 @@ pub(super) fn is_routed(_: &Parts) -> bool {
 /// Returns the key of a request whose path and query the service sees as `seen`. The key has the
 /// normal form of the original path and, each after a `#`, which no path contains:
 ///
-/// - the original path as it was sent, if a router has chosen the route by that path: for `/%61`,
-///   another route than for `/a`;
-/// - the path that the service sees. A nested router sees the path without its prefix, and a
-///   middleware may have rewritten the path, by a cookie for example.
+/// - the path as it was sent, if a router has chosen the route and the path was not in its normal form:
+///   axum routes `/%61` differently from `/a`;
+/// - the path that the service sees, if it is another one. A nested router sees the path without its
+///   prefix, and a middleware may have rewritten the path.
 #[inline]
 pub(super) fn key_of_original<'a>(parts: &Parts, seen: Cow<'a, str>) -> Cow<'a, str> {
     let original = original_uri(parts);

@@ -21,9 +21,10 @@ use crate::{
 };
 
 impl RefreshLayer {
-    /// Returns the response to a request, or the reason why the service itself answers. A version
-    /// is a hit, unless this process has generated the version since `arrived`. `why`, `collapsed`:
-    /// the `Cache-Status` of a version that is no hit, or of a failed response.
+    /// Returns the response to a request. The error: the reason for a bypass. A version is reported as a
+    /// hit, unless this process has generated it since `arrived`; then, as for a failed response,
+    /// `Cache-Status` has `fwd=` with the given reason (`stale`, if the version has replaced another one)
+    /// and `collapsed`.
     pub(super) fn respond<B>(
         &self,
         answer: Answer,

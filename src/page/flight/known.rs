@@ -96,8 +96,8 @@ pub(crate) struct Facts<'a> {
 pub(crate) enum Origin {
     /// The store.
     Stored,
-    /// This process has published the version. `latest`: as far as this process knows, no other
-    /// process has taken the lock since.
+    /// This process has published the version. `latest`: since then this process has neither tried the
+    /// page's lock nor seen another fence of it.
     Published { latest: bool },
     /// This process has generated the version and could not publish the version.
     Unsaved,

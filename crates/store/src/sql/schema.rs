@@ -59,7 +59,7 @@ pub(super) async fn prepare<DB: Driver>(
     }
 }
 
-/// Takes the missing steps, unless the tables belong to a newer release.
+/// Applies the missing migration steps. An error: a newer release has made the tables.
 async fn upgrade<DB: Driver>(
     pool: &Pool<DB>,
     side: Side,

@@ -1,5 +1,5 @@
-//! The column with an entry's headers: a line each, `name: value`, as in HTTP/1.1 (RFC 9112 §5)
-//! with LF alone.
+//! The column `headers` of entries and of responses to idempotent requests: a line for each header, `name:
+//! value`, as in HTTP/1.1 (RFC 9112 §5), that ends with LF alone.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
