@@ -28,10 +28,9 @@
 //! # }
 //! ```
 //!
-//! Read on with [`Refresh`] (when a page is stale), [`RefreshLayer`](layer::RefreshLayer) (what is
-//! stored, and what the handler sees), [`Key`], [`Perennial::invalidate_tag`], [`Perennial::content`],
-//! [`Builder`] (limits of a site), or the `guide`, chapter by chapter, which also has the
-//! promises. Not for pages that are each visitor's own, or that must be up to the second.
+//! Read on with [`Refresh`], [`RefreshLayer`](layer::RefreshLayer), [`Key`], [`Perennial::invalidate_tag`],
+//! [`Builder`], or the `guide`, chapter by chapter, which also has the promises. Not for pages that are each
+//! visitor's own, or that must be up to the second.
 //!
 //! | feature | default | adds |
 //! |---|---|---|

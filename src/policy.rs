@@ -96,16 +96,6 @@ impl Refresh {
     /// Creates a policy under which a version is stale as soon as an occurrence of the schedule lies
     /// between the begin of its generation and now, by the database's clock. There is no scheduler: the
     /// first request after the occurrence regenerates.
-    ///
-    /// ```
-    /// # fn f() -> Result<(), perennial::Error> {
-    /// use perennial::{DAY, Refresh};
-    /// use perennial_calendar::Calendar;
-    ///
-    /// let policy = Refresh::on(Calendar::monthly(1, "06:00", "Europe/Berlin")?).stale_while_revalidate(DAY);
-    /// # Ok(()) }
-    /// # f().unwrap();
-    /// ```
     pub fn on(schedule: &'static dyn Schedule) -> Self {
         let mut policy = Self::every(schedule.period());
         policy.schedule = Some(schedule);

@@ -3,8 +3,7 @@
 //!
 //! Every event but [`Missed`](Event::Missed) is also a line of [tracing](https://docs.rs/tracing), and
 //! with the feature `metrics` a metric of the crate [metrics](https://docs.rs/metrics), whose recorder the
-//! application installs before it opens the site. The [operating chapter](crate::guide::operating) lists
-//! both.
+//! application installs before it opens the site. The [guide](crate::guide::monitoring) lists both.
 
 mod counters;
 mod log;

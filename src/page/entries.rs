@@ -6,19 +6,6 @@ use super::history::PastVersion;
 use perennial_store::{Fence, Holder, words};
 
 /// A choice of entries, for [`Perennial::entries`](crate::Perennial::entries).
-///
-/// ```
-/// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
-/// use perennial::entries::EntryFilter;
-///
-/// let mut filter = EntryFilter::new().prefix("/books/");
-/// loop {
-///     let page = site.entries(&filter).await?;
-///     let Some(next) = page.next else { break };
-///     filter = filter.start_at(&next);
-/// }
-/// # Ok(()) }
-/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "a filter does nothing until it is passed to `Perennial::entries`"]
 pub struct EntryFilter {

@@ -74,8 +74,9 @@ impl Builder {
     /// Sets the capacity of the stored pages in bytes, each counted with its body and 2 KiB. Default: none.
     ///
     /// Beyond the capacity, the pages that nobody has read for longest are removed from the database: once a
-    /// minute, at a request. Above four fifths of the capacity, each process stores once an hour which pages
-    /// it has read. The smallest capacity of the processes applies. Zero is an error of `open`.
+    /// minute, at a request. Above four fifths of the capacity, each process stores which pages it has read,
+    /// each minute to each hour, as fast as the store turns over. The smallest capacity of the processes
+    /// applies. Zero is an error of `open`.
     pub fn store_capacity(mut self, bytes: u64) -> Self {
         self.settings.store_capacity = Some(bytes);
         self

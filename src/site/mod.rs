@@ -88,14 +88,6 @@ impl Perennial {
     /// Returns a layer for routes that change the data of other pages. After a successful request
     /// by a method other than GET, HEAD, OPTIONS and TRACE, the pages with one of these tags are
     /// stale. A response can name further ones by [`Tags`] in its extensions.
-    ///
-    /// ```
-    /// # use axum::{Router, routing::post};
-    /// # async fn add_book() {}
-    /// # fn f(site: perennial::Perennial) -> Router {
-    /// Router::new().route("/books", post(add_book).layer(site.invalidate_on_success(["catalogue"])))
-    /// # }
-    /// ```
     pub fn invalidate_on_success(
         &self,
         tags: impl IntoIterator<Item = impl Into<String>>,

@@ -245,7 +245,7 @@ fn guide_has_each_bypass_and_each_warning() {
             let mut parts = row.split('…');
             parts.all(|part| warning.contains(part))
         };
-        assert!(rows.iter().any(|row| named(&row)), "{warning}");
+        assert!(rows.iter().any(named), "{warning}");
     }
     assert_eq!(rows.len(), warnings.len(), "{rows:#?} {warnings:#?}");
 }

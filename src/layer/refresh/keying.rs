@@ -11,16 +11,6 @@ use crate::{
 
 /// The parts of a request that name a resource: requests with the same key get the same content.
 /// Default: the path and the whole query.
-///
-/// ```
-/// # fn f(site: &perennial::Perennial) {
-/// use perennial::{DAY, Key, Refresh};
-///
-/// let layer = site
-///     .layer(Refresh::every(DAY))
-///     .key(Key::new().query(["page"]).header(axum::http::header::ACCEPT_LANGUAGE));
-/// # }
-/// ```
 #[derive(Clone, Debug, Default)]
 #[must_use = "a key does nothing until a layer is given it"]
 pub struct Key {

@@ -40,13 +40,9 @@ const MAX_KEYS: usize = 10_000;
 /// The layer reads a body whole before it answers, except for an event stream. A request for an upgrade
 /// gets the stored page: a route with both a page and a WebSocket needs [`bypass_if`](Self::bypass_if).
 ///
-/// # Response headers
-///
 /// `Date` and `Age` say when the version was generated; `ETag` and `Last-Modified` answer conditional
-/// requests. `Cache-Status` (RFC 9211) is `perennial; hit; ttl=86` for a stored version (a negative `ttl`
-/// is a stale one), `detail=unavailable` for a 503 of the layer's own, or else `fwd=` with `miss`,
-/// `stale`, `method` or `bypass`. `stored` and `collapsed` follow where they apply, and `detail=` with a
-/// word of [`Bypass`](crate::event::Bypass), or `failed`, if the response may not be stored.
+/// requests. `Cache-Status` (RFC 9211) says how each response came about: the [guide](crate::guide::is_my_page_cached)
+/// has its words.
 ///
 /// # What the service sees
 ///
@@ -170,13 +166,6 @@ impl RefreshLayer {
     /// several calls, one `true` is enough.
     ///
     /// Without a `Cache-Control` of its own, the response gets `private`, for caches in front of the site.
-    ///
-    /// ```
-    /// # fn f(layer: perennial::layer::RefreshLayer) {
-    /// # #[derive(Clone)] struct User;
-    /// let layer = layer.bypass_if(|parts| parts.extensions.get::<User>().is_some());
-    /// # }
-    /// ```
     pub fn bypass_if(mut self, function: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.bypass_if.push(Arc::new(function));
         self

@@ -152,13 +152,6 @@ impl Locks {
 
     /// Returns an attempt. Awaited, the attempt takes the lock, and waits for the lock up to its
     /// [limit](LockAttempt::wait).
-    ///
-    /// ```
-    /// # async fn f(locks: perennial_store::Locks) -> Result<(), perennial_store::Error> {
-    /// # use std::time::Duration;
-    /// let lease = locks.lock("album/7").wait(Duration::from_secs(5)).action("upload").await?;
-    /// # lease.release().await }
-    /// ```
     pub fn lock(&self, name: impl Into<LockName>) -> LockAttempt {
         LockAttempt {
             locks: self.clone(),
