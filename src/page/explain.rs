@@ -17,7 +17,7 @@ pub struct Explanation {
     pub served: Served,
     /// The reason, in a sentence.
     pub why: String,
-    /// The remedy, in a sentence, for an answer that should be another one.
+    /// What to change if another answer was expected.
     pub remedy: &'static str,
     /// The [name of the layer](crate::layer::RefreshLayer::name).
     pub layer: String,

@@ -213,7 +213,8 @@ impl fmt::Debug for Claims {
 /// Claimed rows; from [`Claims::claim`]. The application reads them by `WHERE lock_id = …`, and adds
 /// the same condition to its own changes, so that those of an overtaken worker change no row.
 ///
-/// Dropping the claim does nothing: the rows can be claimed again when it expires.
+/// Dropping the claim does nothing: the rows can be claimed again when it expires; without
+/// [`expires`](Claims::expires), never.
 #[derive(Clone, Debug)]
 #[must_use = "the rows stay claimed until they are completed or released"]
 pub struct Claim {

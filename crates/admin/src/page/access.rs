@@ -34,7 +34,8 @@ impl Access {
     }
 }
 
-/// A user with the right to see the pages. Every handler requires a `Viewer` or an [`Operator`].
+/// A user with the right to see the pages. Every handler requires a `Viewer` or an [`Operator`],
+/// but for the style sheet and the script.
 pub(crate) struct Viewer {
     pub(crate) user: String,
     pub(crate) can_act: bool,
