@@ -41,7 +41,7 @@
 //! ```
 //!
 //! Two sites on one database stand for two processes: the other one learns of an invalidation with its
-//! first request after a second.
+//! first request after 1.25 s.
 //!
 //! Perennial measures time by Tokio's clock, which `#[tokio::test(start_paused = true)]` pauses, in a
 //! runtime with one thread. [`advance`] moves the clock, and regenerations within that time have ended when
