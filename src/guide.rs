@@ -7,13 +7,10 @@ macro_rules! chapters {
         #[doc = "
 [alerts]: https://docs.rs/crate/perennial/latest/source/docs/monitoring/alerts.yml
 [around-a-router]: crate::layer::RefreshLayer#around-a-router
-[benchmarks]: https://docs.rs/crate/perennial/latest/source/docs/benchmarks.md
 [cached]: crate::guide::is_my_page_cached
 [cdn]: crate::guide::operating#a-cdn-in-front
-[costs]: crate::guide::scale#costs
 [crate]: https://docs.rs/perennial-idempotency
 [dashboard]: https://docs.rs/crate/perennial/latest/source/docs/monitoring/dashboard.json
-[failover-in-practice]: crate::guide::scale#failover-in-practice
 [failures]: crate::guide::freshness#failures
 [freshness]: crate::guide::freshness
 [galera-check]: https://docs.rs/crate/perennial/latest/source/docs/failover/galera-check

@@ -94,11 +94,11 @@ impl Outcome {
 }
 
 impl Bypass {
-    /// Returns true if the response depends on the visitor, so that it may be the visitor's own.
-    pub(crate) fn is_by_visitor(self) -> bool {
+    /// Returns true if the response may be one visitor's own.
+    pub(crate) fn is_of_a_visitor(self) -> bool {
         matches!(
             self,
-            Self::BypassIf | Self::UndeclaredExtension | Self::NoKey
+            Self::BypassIf | Self::UndeclaredExtension | Self::NoKey | Self::Private
         )
     }
 

@@ -75,20 +75,27 @@ impl EntryFilter {
             && self.tag.as_ref().is_none_or(|tag| entry.tags.contains(tag))
     }
 
-    /// The first name in the store that may belong to the filter.
-    pub(super) fn first_name(&self) -> String {
-        // A name has no NUL, and a long name is stored by its first 128 bytes and a digest. No name
-        // is empty.
+    /// Returns the beginning of the stored names that may belong to the filter. A name has no NUL, and a
+    /// long name is stored by its first 128 bytes and a digest.
+    fn beginning(&self) -> &str {
         let plain = self.prefix.split('\0').next().unwrap_or_default();
-        let plain = &plain[..plain.floor_char_boundary(128)];
-        let from = self.from.as_deref().unwrap_or_default().max(plain);
+        &plain[..plain.floor_char_boundary(128)]
+    }
+
+    /// The first name in the store that may belong to the filter. No name is empty.
+    pub(super) fn first_name(&self) -> String {
+        let from = self
+            .from
+            .as_deref()
+            .unwrap_or_default()
+            .max(self.beginning());
         if from.is_empty() { "\u{1}" } else { from }.to_owned()
     }
 
     /// Returns true if no name from this one on belongs to the filter.
     pub(super) fn is_behind(&self, name: &str) -> bool {
-        let prefix = &self.prefix[..self.prefix.floor_char_boundary(128)];
-        !name.starts_with(prefix) && name > prefix
+        let beginning = self.beginning();
+        !name.starts_with(beginning) && name > beginning
     }
 }
 

@@ -133,7 +133,7 @@ enum Phase<B> {
     Acquiring {
         probed: Option<i64>,
     },
-    /// No version can be served, and another process holds the lease.
+    /// No version can be served to the leader, and another process holds the lease.
     Waiting {
         until: Tick,
     },
@@ -161,6 +161,8 @@ pub(crate) struct Flight<B> {
     /// The end of a cooldown that began while the store did not answer. Until then, the generator
     /// runs only if the store answers.
     cooldown: Option<(Tick, Arc<Meta>)>,
+    /// See [`Facts::not_before`], of the leader. The other visitors are served meanwhile.
+    pub(crate) not_before: i64,
 }
 
 /// The decision about one event.
@@ -193,6 +195,7 @@ impl<B: Clone + PartialEq> Flight<B> {
             polls: 0,
             held_until: Tick(i64::MIN),
             cooldown,
+            not_before: 0,
         };
         let mut decision = Decision::new(&mut flight, facts);
         if decision.cools_down().is_none() {
@@ -281,7 +284,7 @@ impl<'a, B: Clone + PartialEq> Decision<'a, B> {
                 self.generate(Some(fence), self.as_of(probed.unwrap_or(0)));
             }
             (Phase::Acquiring { probed: None }, Event::Acquired(None)) => self.look(None),
-            (Phase::Acquiring { .. }, Event::Acquired(None)) => match self.is_servable() {
+            (Phase::Acquiring { .. }, Event::Acquired(None)) => match self.satisfies() {
                 true => self.skip(Outcome::Elsewhere, RECHECK),
                 false => self.wait(),
             },

@@ -1,6 +1,6 @@
 //! The list of what is stored: keys, states, filters, pages and the history, on each database.
 
-use std::time::Duration;
+use std::{convert::Infallible, time::Duration};
 
 use axum::{
     Router,
@@ -69,6 +69,13 @@ async fn each_stored_page_is_listed_with_its_origin(db: Db) {
         [&*encoded]
     );
     assert_eq!(keys(&site, EntryFilter::new().prefix("/c")).await, [""; 0]);
+    // A name with a NUL is stored by its beginning and a digest.
+    let content = async || Ok::<_, Infallible>("x");
+    let part = site.content("a\0bc", Refresh::every(HANG), content).await;
+    part.expect("is stored");
+    let named = keys(&site, EntryFilter::new().prefix("a\0b")).await;
+    assert_eq!(named, ["a\0bc"]);
+    site.purge("a\0bc").await.expect("is purged");
     assert_eq!(
         keys(&site, EntryFilter::new().tag("catalog")).await.len(),
         3
@@ -197,9 +204,7 @@ async fn long_list_comes_in_pages() {
     let policy = Refresh::every(DAY);
     for n in 0..450 {
         let key = format!("part/{n:03}");
-        let content = site.content(&key, &policy, async || {
-            Ok::<_, std::convert::Infallible>("part")
-        });
+        let content = site.content(&key, &policy, async || Ok::<_, Infallible>("part"));
         content.await.expect("is generated");
     }
     let (mut filter, mut found, mut calls) =

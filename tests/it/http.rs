@@ -234,9 +234,16 @@ async fn network_in_front_gets_its_own_time_and_no_page_of_one_visitor() {
     }));
     let layer = layer.bypass_if(|parts| parts.headers.contains_key("cookie"));
     let own = async || ([(CDN, "max-age=7")], "own");
+    let cookie = async || {
+        (
+            [(CDN, "max-age=7"), ("set-cookie", "a=b")],
+            "of one visitor",
+        )
+    };
     let app = Router::new()
         .route("/", route("it"))
-        .route("/own", route(own));
+        .route("/own", route(own))
+        .route("/cookie", route(cookie));
     let app = here(app.layer(layer));
     let mut etag = String::new();
     for (after, age, expected) in [
@@ -260,8 +267,14 @@ async fn network_in_front_gets_its_own_time_and_no_page_of_one_visitor() {
     site.invalidate_tag("it").await.expect("is stored");
     assert_eq!(get(app, "/").await.header(CDN), "no-cache");
     assert_eq!(get(app, "/own").await.header(CDN), "max-age=7");
-    for visitor in [("cookie", "a=b"), ("x-country", "DE")] {
-        let own = request(app, "GET", "/own", &[visitor]).await;
+    let nothing = ("x-other", "a");
+    for (path, visitor) in [
+        ("/own", ("cookie", "a=b")),
+        ("/own", ("x-country", "DE")),
+        ("/cookie", nothing),
+        ("/cookie", nothing),
+    ] {
+        let own = request(app, "GET", path, &[visitor]).await;
         let headers = (own.header("cache-control"), own.header(CDN));
         assert_eq!(headers, ("private", ""), "{visitor:?}");
     }

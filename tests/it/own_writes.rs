@@ -84,6 +84,16 @@ async fn ask(address: Here, method: &str, path: &str, cookie: Option<&str>) -> (
     (head.headers, body)
 }
 
+/// Two processes with the first list in memory.
+async fn two_processes() -> [Process; 2] {
+    let (shared, list) = (Shared::new(), Arc::new(AtomicUsize::new(1)));
+    let processes = [(); 2].map(|()| process(&shared, &list));
+    for process in &processes {
+        assert_eq!(ask(process.address, "GET", "/list", None).await.1, "1");
+    }
+    processes
+}
+
 /// Changes the list, and returns the author's cookie.
 async fn change(address: Here) -> String {
     change_by(address, "/change").await
@@ -101,11 +111,7 @@ async fn change_by(address: Here, path: &str) -> String {
 
 #[tokio::test(start_paused = true)]
 async fn author_of_a_change_sees_it_in_each_process() {
-    let (shared, list) = (Shared::new(), Arc::new(AtomicUsize::new(1)));
-    let [here, there] = [(); 2].map(|()| process(&shared, &list));
-    for process in [&here, &there] {
-        assert_eq!(ask(process.address, "GET", "/list", None).await.1, "1");
-    }
+    let [here, there] = two_processes().await;
     for (number, process) in [(2, &here), (3, &there), (4, &there)] {
         sleep(Duration::from_secs(2)).await;
         // A request of another visitor, so that a sync has just been.
@@ -132,14 +138,34 @@ async fn author_of_a_change_sees_it_in_each_process() {
 /// As in a transaction of the handler's own.
 #[tokio::test(start_paused = true)]
 async fn author_sees_what_the_handler_itself_has_invalidated() {
-    let (shared, list) = (Shared::new(), Arc::new(AtomicUsize::new(1)));
-    let [here, there] = [(); 2].map(|()| process(&shared, &list));
-    for process in [&here, &there] {
-        assert_eq!(ask(process.address, "GET", "/list", None).await.1, "1");
-    }
+    let [here, there] = two_processes().await;
     let cookie = change_by(here.address, "/change-itself").await;
     let (_, shown) = ask(there.address, "GET", "/list", Some(&cookie)).await;
     assert_eq!(shown, "2");
+}
+
+/// A visitor of one process was faster than the author, who comes to the other one.
+#[tokio::test(start_paused = true)]
+async fn author_waits_for_the_version_that_another_process_generates() {
+    let [here, there] = two_processes().await;
+    for number in 2..5 {
+        sleep(Duration::from_secs(2)).await;
+        let cookie = change(here.address).await;
+        // The policy is in the background: the visitor gets the old page, and the generator runs.
+        ask(here.address, "GET", "/list", None).await;
+        sleep(GENERATOR / 3).await;
+        let author = ask(there.address, "GET", "/list", Some(&cookie));
+        let visitor = async {
+            sleep(GENERATOR / 6).await;
+            let asked = Instant::now();
+            let (_, shown) = ask(there.address, "GET", "/list", None).await;
+            (shown, asked.elapsed())
+        };
+        let ((_, shown), visitor) = tokio::join!(author, visitor);
+        assert_eq!(shown, number.to_string());
+        // Nobody else waits.
+        assert_eq!(visitor, ((number - 1).to_string(), Duration::ZERO));
+    }
 }
 
 #[tokio::test(start_paused = true)]

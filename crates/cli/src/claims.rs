@@ -1,5 +1,6 @@
 //! `perennial claims`: the claims on the rows of a table of the application.
 
+use perennial_store::sql::statements::Side;
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Row};
 
@@ -31,21 +32,13 @@ pub(crate) async fn show(
         || "0".to_owned(),
         |column| format!("coalesce(max({column}), 0)"),
     );
-    // Ages are by the database's clock.
-    let url = source.url()?;
-    let (text, now) = if url.starts_with("mysql") || url.starts_with("mariadb") {
-        (
-            "CHAR",
-            "CAST(unix_timestamp(sysdate(6)) * 1000000 AS SIGNED)",
-        )
-    } else if url.starts_with("sqlite") {
-        ("TEXT", "CAST(unixepoch('subsec') * 1000000 AS INTEGER)")
-    } else {
-        (
-            "TEXT",
-            "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT)",
-        )
+    let (side, text) = match source.url()?.split(':').next() {
+        Some("mysql" | "mariadb") => (Side::MySql, "CHAR"),
+        Some("sqlite") => (Side::Sqlite, "TEXT"),
+        _ => (Side::Postgres, "TEXT"),
     };
+    // Ages are by the database's clock.
+    let now = side.write("{now}", "");
     let sql = format!(
         "SELECT CAST({lock} AS {text}), count(*), {ends}, {now} FROM {table} WHERE {lock} NOT LIKE '-%' GROUP BY {lock} ORDER BY 2 DESC LIMIT 1000"
     );

@@ -33,8 +33,7 @@ impl InvalidateLayer {
     ///
     /// The response to a change, by this layer or by the handler itself, sets the cookie `perennial-epoch` for ten
     /// seconds (`HttpOnly`, `SameSite=Lax`). A request with the cookie waits until its process knows the
-    /// invalidation, and for the new version, for [`first_wait`](crate::Refresh::first_wait) at most, but not
-    /// while another process generates it. Each process
+    /// invalidation, and for the new version, for [`first_wait`](crate::Refresh::first_wait) at most. Each process
     /// of the site needs the setting, which holds for all its layers. An invented cookie regenerates nothing.
     pub fn read_own_writes(self) -> Self {
         self.pages.read_own_writes();

@@ -168,7 +168,7 @@ where
     if why != Bypass::Method {
         shared.layer.key.add_vary(response.headers_mut());
     }
-    if why.is_by_visitor() {
+    if why.is_of_a_visitor() {
         outgoing::keep_private(response.headers_mut());
     }
     let how = Handling::forwarded(forward, Served::Bypass(why));

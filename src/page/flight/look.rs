@@ -3,8 +3,8 @@
 use std::{cmp::Ordering, sync::Arc, time::Duration};
 
 use super::{
-    Answer, AsOf, Decision, Found, Freshness, HeldElsewhere, Known, Origin, Phase, Shown, Step,
-    Version,
+    Answer, AsOf, Decision, Facts, Found, Freshness, HeldElsewhere, Known, Origin, Phase, Shown,
+    Step, Version,
 };
 use crate::{
     clock::Tick,
@@ -81,9 +81,9 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
         }
         match (lock.owned, is_servable) {
             // The sync tells when to look again.
-            (true, true) => self.skip(Outcome::Elsewhere, Duration::ZERO),
+            (true, _) if self.satisfies() => self.skip(Outcome::Elsewhere, Duration::ZERO),
+            (true, _) => self.wait(),
             (false, true) => self.skip(Outcome::Cooldown, remaining),
-            (true, false) => self.wait(),
             (false, false) => {
                 let as_of = self.as_of(found.epoch);
                 if self.is_servable_for(remaining) {
@@ -117,8 +117,8 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
         }
     }
 
-    /// Waits before the next sync or probe, as no version can be served and another process holds
-    /// the lease.
+    /// Waits before the next sync or probe, as no version can be served to the leader and another process
+    /// holds the lease.
     pub(super) fn wait(&mut self) {
         let longest = self.flight.held_until - self.facts.now;
         let pause = match longest.is_zero() {
@@ -126,7 +126,9 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
             false => backoff(POLL_PAUSES, self.flight.polls).min(longest),
         };
         self.flight.polls += 1;
-        self.effect.shown = Some(Shown::Elsewhere);
+        if !self.show_stale(false) {
+            self.effect.shown = Some(Shown::Elsewhere);
+        }
         let until = self.facts.now + pause;
         self.enter(Phase::Waiting { until }, Step::Wait);
     }
@@ -172,6 +174,16 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
             until: self.facts.now + self.facts.policy.timeout,
         };
         self.enter(generating, Step::Generate { as_of });
+    }
+
+    /// Returns true if a version may be served to the leader, too.
+    pub(super) fn satisfies(&self) -> bool {
+        let facts = Facts {
+            not_before: self.flight.not_before,
+            ..*self.facts
+        };
+        let newest = self.flight.newest.as_ref();
+        newest.is_some_and(|newest| newest.freshness(&facts).is_servable())
     }
 
     /// Offers the old version to visitors, if the version is servable. Returns true if so.

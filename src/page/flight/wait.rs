@@ -106,6 +106,10 @@ impl<B: Clone + PartialEq> Shown<B> {
                         }
                         soft
                     }
+                    // Another process may generate the version that this visitor waits for.
+                    (Freshness::Expired, true) if facts.not_before > 0 && !*begun => {
+                        first.max(limit(facts.statement))
+                    }
                     (Freshness::Expired | Freshness::Purged, true) => Tick(i64::MAX),
                     (Freshness::Expired | Freshness::Purged, false) => first,
                 }

@@ -109,7 +109,8 @@ impl Pages {
             return Err(Answer::Pass(Bypass::Purged));
         };
         let facts = self.facts(key, policy);
-        let (flight, shown) = Flight::new(view, &facts);
+        let (mut flight, shown) = Flight::new(view, &facts);
+        flight.not_before = accepts.not_before;
         let (sender, progress) = watch::channel(shown);
         running.insert(key.to_owned(), sender.clone());
         drop(running);

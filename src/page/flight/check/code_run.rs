@@ -204,6 +204,8 @@ impl Code {
             polls,
             held_until,
             cooldown,
+            // Each visitor accepts any version here.
+            not_before: _,
         } = state;
         self.maybe_version(newest.as_ref());
         // Each pause is a second here.
