@@ -94,8 +94,10 @@ impl Pages {
         if !checks {
             return Ok(());
         }
+        let mut stored = None;
         if writes {
             let counted = self.store.call(Count {}).await?;
+            stored = Some(counted.weight());
             let full = counted.weight() > capacity / 5 * 4;
             let after = match full {
                 true => (counted.unread / 4).clamp(CAPACITY, READ),
@@ -111,28 +113,27 @@ impl Pages {
         let Some(lease) = self.locks.take_housekeeping(LOCK).await? else {
             return Ok(());
         };
-        let (before, mut weight) = (self.weigh().await?, 0);
-        while before - weight > capacity && !self.is_closing() {
-            let excess = before - weight - capacity;
+        let stored = match stored {
+            Some(stored) => stored,
+            None => self.store.call(Count {}).await?.weight(),
+        };
+        let mut removed = 0;
+        while stored - removed > capacity && !self.is_closing() {
+            let excess = stored - removed - capacity;
             match self.store.call(Evict { excess }).await? {
                 0 => break,
-                freed => weight += freed.min(before - weight),
+                freed => removed += freed.min(stored - removed),
             }
         }
-        if weight > 0 {
+        if removed > 0 {
             tracing::info!(
                 target: "perennial",
-                bytes = weight,
+                bytes = removed,
                 capacity,
                 "the pages that nobody has read for longest were removed: the store was full"
             );
         }
         // The lock is in cooldown until the next check.
         lease.release_after(CAPACITY).await
-    }
-
-    async fn weigh(&self) -> Result<u64, Error> {
-        let counted = self.store.call(Count {}).await?;
-        Ok(counted.weight())
     }
 }
