@@ -11,8 +11,9 @@ use tokio::time::Instant;
 
 pub(crate) use perennial_store::clock::{YEAR, duration, micros};
 
-/// The shortest suspension of the machine that counts. The clocks are read one after the other, and
-/// the time between the two reads looks like a suspension of less than a second.
+/// The shortest suspension of the machine that [`Clock::resumed`] notices. The uptime and the
+/// monotonic clock are read one after the other, and the time between the two reads looks like a
+/// short suspension.
 const SUSPENSION: Duration = Duration::from_secs(1);
 
 /// The monotonic clock, which stands still while the machine is suspended, and the time of
@@ -52,7 +53,8 @@ impl Clock {
         up.unwrap_or_default().saturating_sub(self.made.elapsed())
     }
 
-    /// Sets the total time of the suspensions since the clock was created, if it has grown.
+    /// Sets the total time of the suspensions since the clock was created, if it has grown by at
+    /// least [`SUSPENSION`].
     pub(crate) fn resumed(&self, suspended: Duration) {
         let suspended = micros(suspended);
         if suspended - self.suspended.load(Relaxed) >= micros(SUSPENSION) {

@@ -1,7 +1,7 @@
 //! The guide, chapter by chapter.
 
-/// Makes a module of each file. The links of a file are those of the repository; the first
-/// definitions, which win, are those of this documentation.
+/// Makes a module of each file. At its end, a file defines its links as paths of the repository.
+/// The definitions here stand before the file's text, and Markdown takes the first one.
 macro_rules! chapters {
     ($($name:ident $file:literal,)*) => {$(
         #[doc = "

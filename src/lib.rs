@@ -1,10 +1,10 @@
 //! Site content that regrows by itself: an HTTP response cache for axum and Tower, with
 //! stale-while-revalidate, in the site's own SQL database.
 //!
-//! A Tower layer stores a route's generated response in SQLite, PostgreSQL, MySQL or MariaDB, serves it
-//! from memory, and checks its age on each request. When the response is stale, one request across all
-//! processes takes a non-blocking lock in that database and regenerates it; all other requests get the
-//! old response immediately. A lock left by a crash is taken over.
+//! A Tower layer stores a route's generated response in SQLite, PostgreSQL, MySQL or MariaDB,
+//! serves it from memory, and checks its age on each request. When the response is stale, one
+//! request across all processes takes a non-blocking lock in that database and regenerates it; all
+//! other requests get the old response. A lock left by a crash is taken over.
 //!
 //! ```no_run
 //! # #[cfg(feature = "sqlite")]
@@ -28,21 +28,21 @@
 //! # }
 //! ```
 //!
-//! Read on with [`Refresh`], [`RefreshLayer`](layer::RefreshLayer), [`Key`], [`Perennial::invalidate_tag`],
-//! [`Builder`], or the `guide`, chapter by chapter, which also has the promises. Not for pages that are each
-//! visitor's own, or that must be up to the second.
+//! Perennial is not for pages that are each visitor's own, or that must be up to the second. Read
+//! on with [`Refresh`], [`RefreshLayer`](layer::RefreshLayer), [`Key`], [`Builder`], or the
+//! chapters of the `guide`.
 //!
 //! | feature | default | adds |
 //! |---|---|---|
 //! | `sqlite` | yes | the store in an SQLite database |
 //! | `postgres` | | the store in PostgreSQL |
 //! | `mysql` | | the store in MySQL or MariaDB |
-//! | `axum` | yes | the extensions of axum 0.8's routing, so that its routes are cached |
+//! | `axum` | yes | what axum 0.8 needs: without it, each request through axum's router bypasses the cache |
 //! | `compression` | | pages in `br` and `gzip`, compressed once a version |
 //! | `metrics` | | metrics through the facade of the crate `metrics` |
 //!
 //! A site needs the feature of at least one database. Intervals by the calendar are in
-//! [perennial-calendar](https://docs.rs/perennial-calendar), tests in
+//! [perennial-calendar](https://docs.rs/perennial-calendar), helpers for an application's tests in
 //! [perennial-testing](https://docs.rs/perennial-testing), jobs in
 //! [perennial-jobs](https://docs.rs/perennial-jobs).
 
@@ -100,9 +100,9 @@ pub mod entries {
 }
 
 pub mod locks {
-    //! Locks by name in the site's database, from [`Perennial::locks`](crate::Perennial::locks), for any
-    //! work that must not run twice concurrently. [perennial-jobs](https://docs.rs/perennial-jobs) and
-    //! [perennial-idempotency](https://docs.rs/perennial-idempotency) build on them.
+    //! Locks by name in the site's database, from [`Perennial::locks`](crate::Perennial::locks),
+    //! for any work that must not run twice concurrently.
+    //! [perennial-jobs](https://docs.rs/perennial-jobs) has layers and calls for that.
 
     pub use perennial_store::{Fence, Holder, Lease, LockInfo, LockKind, LockName, Locks};
 }

@@ -13,8 +13,9 @@ use crate::{
 /// One day, for intervals: `Refresh::every(30 * DAY)`.
 pub const DAY: Duration = Duration::from_hours(24);
 
-/// The times at which content becomes stale, for [`Refresh::on`]. The crate
-/// [perennial-calendar](https://docs.rs/perennial-calendar) has one by the calendar.
+/// The times at which content becomes stale, for [`Refresh::on`].
+/// [perennial-calendar](https://docs.rs/perennial-calendar) implements the trait for days and times
+/// of day.
 pub trait Schedule: fmt::Debug + Send + Sync + RefUnwindSafe {
     /// Returns the usual time between two occurrences.
     fn period(&self) -> Duration;
@@ -93,23 +94,26 @@ impl Refresh {
         }
     }
 
-    /// Creates a policy under which a version is stale as soon as an occurrence of the schedule lies
-    /// between the begin of its generation and now, by the database's clock. There is no scheduler: the
-    /// first request after the occurrence regenerates.
+    /// Creates a policy under which a version is stale as soon as an occurrence of the schedule
+    /// lies between the begin of its generation and now, by the database's clock. The first request
+    /// after the occurrence regenerates the page. A 404, 405, 410 or 414 is stale after a minute at
+    /// the latest.
     pub fn on(schedule: &'static dyn Schedule) -> Self {
         let mut policy = Self::every(schedule.period());
         policy.schedule = Some(schedule);
         policy
     }
 
-    /// Creates a policy under which each response's own headers decide when the response is stale,
-    /// and `default` for a response without them, for which the policy's other settings hold, too.
+    /// Creates a policy under which each response's own headers decide when the response is stale.
+    /// A response without them is stale after the interval `default`.
     ///
-    /// - The lifetime is `s-maxage`, `max-age` or `Expires` (RFC 9111 §4.2), less the response's `Age`.
+    /// - The lifetime is `s-maxage`, `max-age` or `Expires` (RFC 9111 §4.2), less the response's
+    ///   `Age`. `jitter`, `stale_while_revalidate` and `stale_if_error` have no effect on such a
+    ///   response.
     /// - A valid `CDN-Cache-Control` replaces `Cache-Control` and `Expires`, also for the question whether the
     ///   response may be stored (RFC 9213 §2.2). Of an invalid one, `private` and `no-store` count.
-    /// - `stale-while-revalidate` and `stale-if-error` bound the serving of a stale version (RFC 5861), and
-    ///   `no-cache`, `must-revalidate` and `proxy-revalidate` forbid it.
+    /// - A stale version is served only for the time of the directive `stale-while-revalidate` or
+    ///   `stale-if-error` (RFC 5861); without one, visitors wait for the new version.
     pub const fn from_headers(default: Duration) -> Self {
         let mut policy = Self::every(default);
         policy.from_headers = true;
@@ -129,9 +133,10 @@ impl Refresh {
         self.soft_timeout(Duration::ZERO)
     }
 
-    /// Sets the time that other visitors wait while a page is generated for the first time, or is too old
-    /// for [`stale_while_revalidate`](Self::stale_while_revalidate). After that they get 503 with
-    /// `Retry-After`. Default: 30 s.
+    /// Sets the time that visitors wait for a page that another visitor's request generates, if no
+    /// version may be served: the first one is generated, or the old one is older than
+    /// [`stale_while_revalidate`](Self::stale_while_revalidate) allows. After that they get 503
+    /// with `Retry-After`. Default: 30 s.
     pub const fn first_wait(mut self, limit: Duration) -> Self {
         self.first_wait = limit;
         self
@@ -149,9 +154,8 @@ impl Refresh {
         self
     }
 
-    /// Sets the time for which a process holds the lock without extending the lease, which it does at a
-    /// third while the generator runs. Default: 15 s. A crash of the process delays the next regeneration by
-    /// at most this time.
+    /// Sets the time for which a process that has crashed still holds the lock. Default: 15 s.
+    /// While a generator runs, its process extends the lease each time a third of it has passed.
     ///
     /// # Panics
     ///
@@ -165,8 +169,8 @@ impl Refresh {
         self
     }
 
-    /// Sets the time after a failure in which no process tries again. Default: the interval within
-    /// 3 s – 30 s.
+    /// Sets the time after a failure in which no process tries again. Default: the interval, but at
+    /// least 3 s and at most 30 s.
     ///
     /// Without a servable version, the time is a second after the first failure, and doubles with each
     /// further one up to the cooldown.
@@ -202,17 +206,19 @@ impl Refresh {
         self
     }
 
-    /// Keeps a page for its own interval, also beyond the end of a part's. Default: a page that was
-    /// generated with [`content`](crate::Perennial::content) or [`value`](crate::Perennial::value)
-    /// is stale as soon as a part is. An invalidation of a part counts in any case.
+    /// Keeps a page for its own interval, also beyond the end of a part's. Default: a page is stale
+    /// as soon as a part of [`content`](crate::Perennial::content) or
+    /// [`value`](crate::Perennial::value) is. An invalidation of a part counts in any case, and a
+    /// page generated with a stale part is stale after 3 s.
     pub const fn outlives_parts(mut self) -> Self {
         self.outlives_parts = true;
         self
     }
 
     /// Spreads expiry: each key's interval is shortened by a fixed part of up to this fraction, so
-    /// that pages generated together do not expire together. Default: 0. With a [schedule](Self::on), the
-    /// moment is later by this part of the time to the following occurrence.
+    /// that pages generated together do not expire together. Default: 0. With a
+    /// [schedule](Self::on), each page is stale later instead, by such a part of the time to the
+    /// following occurrence.
     ///
     /// # Panics
     ///
@@ -224,11 +230,11 @@ impl Refresh {
     }
 
     /// Sets the part of the interval after which a hit starts a regeneration in the background, so
-    /// that visitors of a busy page never see a stale version. Default: 1, no hit does. The setting has no
-    /// effect on a [schedule](Self::on).
+    /// that a busy page is regenerated before it is stale. Default: 1, no hit does. No effect on a
+    /// [schedule](Self::on).
     ///
-    /// Each process begins earlier by a random time for each version, by half of this part at most: the time
-    /// that the generator took, times −ln of a number in (0, 1] (XFetch: Vattani, Chierichetti and
+    /// Each process begins earlier by a random time: the generator's last duration times −ln of a
+    /// random number in (0, 1], up to half of this part (XFetch: Vattani, Chierichetti and
     /// Lowenstein, 2015).
     ///
     /// # Panics
@@ -251,9 +257,10 @@ impl Refresh {
         self
     }
 
-    /// Sets the time for which a content delivery network may use a response without asking, from when
-    /// it gets the response until the version is stale at most: `CDN-Cache-Control` (RFC 9213), unless the
-    /// generator set one. The network asks for a stale version each time. Default: no such header.
+    /// Sets the time for which a content delivery network may use a response without asking, from
+    /// when it gets the response until the version is stale at most: `CDN-Cache-Control` (RFC
+    /// 9213), unless the generator set one. A stale version is sent with `no-cache`. Default: no
+    /// such header.
     ///
     /// An invalidation does not reach the network.
     pub const fn cdn_cache(mut self, limit: Duration) -> Self {

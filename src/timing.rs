@@ -57,8 +57,8 @@ pub(crate) const CLOCKS_DIFFER: Duration = Duration::from_secs(5);
 /// The number of concurrent requests that warm pages.
 pub(crate) const WARMING_AT_ONCE: usize = 4;
 
-/// The period in which a layer counts the keys of requests. A key without a request in two of them
-/// is forgotten.
+/// The period in which a layer counts the keys that are not in memory. A key is forgotten after a
+/// whole period without such a request.
 pub(crate) const KEYS_PERIOD: Duration = Duration::from_mins(30);
 
 /// The shortest time between two warnings that a layer has too many keys.
@@ -70,14 +70,15 @@ pub(crate) const NEGATIVE_INTERVAL: Duration = Duration::from_secs(60);
 /// The default retention of stale entries and unused locks.
 pub(crate) const RETENTION: Duration = Duration::from_hours(24 * 90);
 
-/// The minimum age of an invalidation that is replaced by a purge of everything: few generations
-/// last as long, and their pages are generated again.
+/// The minimum age of the invalidations that pruning removes. A purge of everything, as of the
+/// newest of them, takes their place. It also discards what a generator is generating since before
+/// then, which this age makes rare.
 pub(crate) const INVALIDATION_MEMORY: Duration = Duration::from_hours(1);
 
 /// The time between two checks whether the store is within its ceiling.
 pub(crate) const CAPACITY: Duration = Duration::from_secs(60);
 
-/// The longest time between two writes that a page was read, while the store is nearly full.
+/// The longest time between two updates of a page's `read_at` while the store is nearly full.
 pub(crate) const READ: Duration = Duration::from_hours(1);
 
 /// The shortest time between two prunings.

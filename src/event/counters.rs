@@ -61,7 +61,7 @@ impl Stats {
     }
 }
 
-/// Returns the place of the counter: those of hits without a search.
+/// Returns the index of the counter; for hits, without a search.
 #[inline]
 fn slot(served: Served) -> usize {
     match served {
@@ -84,7 +84,8 @@ fn by_outcome<S: serde::Serializer>(counts: &[u64], serializer: S) -> Result<S::
     serializer.collect_map(Outcome::all().zip(counts))
 }
 
-/// The counters of one shard. A cache line of its own, so that no two cores write to one line.
+/// The counters of one shard. Shards share no cache line, so that up to `SHARDS` threads do not
+/// write to one line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Shard([AtomicU64; SERVED]);

@@ -1,9 +1,10 @@
 //! Events: what a site does, for [subscribers](crate::Perennial::subscribe), the log and metrics. A hit
 //! is counted by [`Perennial::stats`](crate::Perennial::stats) and is no event.
 //!
-//! Every event but [`Missed`](Event::Missed) is also a line of [tracing](https://docs.rs/tracing), and
-//! with the feature `metrics` a metric of the crate [metrics](https://docs.rs/metrics), whose recorder the
-//! application installs before it opens the site. The [guide](crate::guide::monitoring) lists both.
+//! Every event but [`Missed`](Event::Missed) is also a line of [tracing](https://docs.rs/tracing).
+//! With the feature `metrics`, most count in the facade of the crate
+//! [metrics](https://docs.rs/metrics), whose recorder the application installs before it opens the
+//! site. The [guide](crate::guide::monitoring) lists both.
 
 mod counters;
 mod log;
@@ -75,11 +76,12 @@ pub enum Event {
         /// The fence of the new lease.
         fence: Fence,
     },
-    /// This process has invalidated resources.
+    /// This process has invalidated resources, or stored its new revision.
     #[non_exhaustive]
     Invalidated {
-        /// The stored name: `key:`, `prefix:`, `tag:`, `purged:`, `purged_prefix:`, `purged_tag:` or
-        /// `revision:`, and the key, prefix, tag or revision.
+        /// The stored name: `key:`, `prefix:`, `tag:`, `purged:`, `purged_prefix:`, `purged_tag:`
+        /// or `revision:`, and the key, prefix, tag or revision. A long one is cut, and ends with
+        /// its digest.
         name: Arc<str>,
         /// The epoch of the invalidation.
         epoch: i64,

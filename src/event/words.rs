@@ -3,7 +3,7 @@
 use perennial_store::words;
 
 words! {
-    /// The way in which a request was answered: the terms of `Cache-Status` (RFC 9211).
+    /// The way in which a request was answered.
     pub enum Served("answer") {
         /// By a fresh stored version.
         Hit => "hit",
@@ -60,7 +60,8 @@ words! {
         /// The request has an extension that is not declared; see
         /// [Extensions](crate::layer::RefreshLayer#extensions).
         UndeclaredExtension => "undeclared-extension",
-        /// The request has no key: the query or a header of the key is too long, for example.
+        /// The request has no key: its path and query are longer than 65,534 bytes, `Key::by`
+        /// returned `None`, or the host of the key is missing.
         NoKey => "no-key",
         /// An outer layer generates the same key at the moment.
         OuterLayer => "outer-layer",

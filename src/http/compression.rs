@@ -102,8 +102,8 @@ const DIGESTS: [&str; 5] = [
     "signature",
 ];
 
-/// Returns true if the content may be compressed: it has no coding, is of a compressible type, and
-/// does not forbid a transformation (RFC 9111 §5.2.2.6).
+/// Returns true if the content may be compressed and is worth it: large enough, text, without a
+/// coding or a digest, and without `no-transform` (RFC 9111 §5.2.2.6).
 pub(crate) fn is_compressible(content: &Response<Bytes>) -> bool {
     let headers = content.headers();
     content.body().len() >= LEAST

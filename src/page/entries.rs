@@ -119,8 +119,9 @@ words! {
         Stale => "stale",
         /// The version is too old to be served, or purged.
         Expired => "expired",
-        /// The last regeneration has failed, and no process tries again before the cooldown ends. A
-        /// stored version that is not expired is served meanwhile.
+        /// The last regeneration has failed or its response was too large, and no process tries
+        /// again before the cooldown ends. A stored version that is not expired is served
+        /// meanwhile.
         Cooldown => "cooldown",
         /// The responses are not stored: the service answers each request. Known to this process
         /// alone.
@@ -128,7 +129,7 @@ words! {
     }
 }
 
-/// A stored resource, without its content. Times are by the database's clock.
+/// A stored resource, or a key in cooldown or hit-for-pass, without its content.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Entry {
@@ -146,7 +147,7 @@ pub struct Entry {
     /// The interval, as the process that stored the version knew it; zero if nothing is stored.
     #[serde(rename = "interval_s", serialize_with = "seconds")]
     pub interval: Duration,
-    /// The time until the version is stale or the cooldown ends. Zero: the next request regenerates.
+    /// The time until a request regenerates the page. Zero: the next request does.
     #[serde(rename = "next_regeneration_s", serialize_with = "seconds")]
     pub next_regeneration: Duration,
     /// The size of the stored body, in bytes.

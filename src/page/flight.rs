@@ -1,10 +1,9 @@
 //! Every decision about a resource: functions of values, with the clock as an argument and without
 //! I/O.
 //!
-//! A [`Known`] holds everything that a process knows of a key between two regenerations; requests
-//! read it without a lock. A [`Flight`] is one regeneration: it takes an [`Event`] and returns an
-//! [`Effect`], which has the next [`Step`] and the new contents of memory. `page/task.rs`
-//! carries the steps out.
+//! A [`Known`] holds everything that a process knows of a key between two regenerations. A
+//! [`Flight`] is one regeneration: it takes an [`Event`] and returns an [`Effect`], which has the
+//! next [`Step`] and the new contents of memory. `page/task.rs` carries the steps out.
 
 #[cfg(test)]
 mod check;
@@ -57,7 +56,8 @@ pub(crate) enum Event<B> {
     /// [`Event::Away`] in its place: the store has not told them.
     Begun,
     Probed(Found<B>),
-    /// The lease was acquired with this fence; `None`: the lock is taken.
+    /// The lease was acquired with this fence; `None`: the lock is taken, in cooldown, or changed
+    /// since the probe.
     Acquired(Option<i64>),
     Generated(Generated<Arc<Page<B>>>),
     /// The version is stored; `false`: the publish was refused.

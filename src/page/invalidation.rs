@@ -24,8 +24,8 @@ use crate::page::{Metadata, flight::Freshness, names::Names};
 /// epoch takes their place.
 pub(super) const MOST: usize = 100_000;
 
-/// The number in versions that a process generates before its revision has an epoch. When the revision
-/// gets its epoch, these versions are stale.
+/// The `revision` of a version that was generated before the process has stored its revision. Such
+/// a version is stale once the revision has an epoch.
 const UNSAID: i64 = i64::MAX;
 
 /// The target of an invalidation.
@@ -112,7 +112,7 @@ struct List {
     revision: Option<String>,
     /// The epoch in which that revision was first seen, or seen again after another one; 0 before.
     revised: i64,
-    /// The name by which this process is the first to say its revision, until the name is stored.
+    /// The name under which this process has yet to store its revision.
     unsaid: Option<String>,
     /// The latest epoch of another revision; 0: there is none.
     other_revised: i64,
@@ -171,10 +171,10 @@ impl Invalidations {
         }
     }
 
-    /// Decides whether the process, which has read all invalidations from before its start, is the
-    /// first to say its revision: the database has never seen the revision, or has seen another one
-    /// later. The processes that come back together have one name: the name has the other
-    /// revision's epoch.
+    /// Decides whether this process has to store its revision: the database has never seen the
+    /// revision, or has seen another one later. In the second case, the name ends with the other
+    /// one's epoch, so that several processes of a rollback store one name. The process has read
+    /// all invalidations from before its start.
     pub(super) fn say_revision(&self) {
         let unsaid = self.read(|list| {
             let name = list.revision.as_ref()?;

@@ -25,8 +25,7 @@ const STEP: usize = 200;
 const STEPS: usize = 10;
 
 impl Pages {
-    /// Returns the entries that pass the filter, after this process has learned of all
-    /// invalidations.
+    /// Returns a page of the entries that pass the filter, after a sync, if one is due.
     pub(crate) async fn entries(
         self: &Arc<Self>,
         filter: &EntryFilter,

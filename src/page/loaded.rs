@@ -53,8 +53,8 @@ impl Pages {
         Some(known)
     }
 
-    /// Reads the pages that were generated last, once, into at most a quarter of the memory. Later
-    /// calls forget them.
+    /// Reads the pages that were generated or read last, once, into at most a quarter of the
+    /// memory. Ten minutes later, a call forgets those that no visitor has asked for.
     pub(super) async fn load(&self) -> Result<(), Error> {
         {
             let now = self.now();

@@ -202,7 +202,8 @@ impl Meta {
     }
 
     /// Sets the times that follow from the policy of the regeneration. `[began, written]`: the
-    /// begin of the generator and the publish, in microseconds since 1970 by the database's clock.
+    /// begin of the generator and the publish, in microseconds since 1970, by the database's clock
+    /// or, without a lease, by the process's.
     pub(super) fn timed(&mut self, policy: &Refresh, times: [i64; 2]) {
         self.scheduled = policy.scheduled(times, self.unit);
         self.lead = policy::lead(self.stored.took, random_unit());

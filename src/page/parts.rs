@@ -80,8 +80,8 @@ impl Inherited {
     }
 }
 
-/// Runs a generator on a permit. The generator's calls for parts wait for invalidated ones for three
-/// quarters of `timeout`, which leaves the generator time to end.
+/// Runs a generator on a permit. Its calls for parts wait until three quarters of `timeout` have
+/// passed, which leaves the generator time to end.
 pub(super) async fn watched<T>(
     generator: impl Future<Output = T>,
     permit: Option<Permit>,

@@ -16,10 +16,9 @@ const PRUNE_LOCK: &str = "prune";
 const BRIEF_LOCK: &str = "prune-brief";
 
 impl Pages {
-    /// Removes versions whose own retention is over, locks that have had no holder for the site's
-    /// retention, and invalidations from before each version: in one process a day, or once in each
-    /// retention if that is shorter; in an hour in which this process has stored keys briefly, once
-    /// more.
+    /// Removes versions whose own retention is over, unused locks, and invalidations that are older
+    /// than each version. One process does so once a day, or once in each retention if that is
+    /// shorter. While there are versions that were stored briefly, one process does so each hour.
     pub(super) async fn prune(&self) -> Result<(), Error> {
         let name = match self.has_stored_briefly() {
             true => BRIEF_LOCK,

@@ -263,8 +263,8 @@ const COPIED: usize = 16 << 10;
 
 /// Makes header values cheap to clone, as each hit clones the values: frequent values are static
 /// and count no references; the other values of a response share one counter. A short body shares
-/// the counter, too, as each counter of a page that is not in the processor's cache costs a hit a
-/// fetch. Returns the body.
+/// the counter, too: for a page outside of the processor's cache, each further counter would be a
+/// cache miss. Returns the body.
 fn share(headers: &mut HeaderMap, body: Bytes) -> Bytes {
     let is_copied = (1..=COPIED).contains(&body.len());
     let values = headers.values().map(HeaderValue::as_bytes);

@@ -16,6 +16,7 @@ use tracing::Instrument;
 
 use crate::{
     clock::Tick,
+    event::Event,
     page::{Pages, invalidation::MOST},
     timing::{OVERDUE, SYNC},
 };
@@ -254,12 +255,14 @@ impl Pages {
         let Some(name) = self.invalidations.unsaid_revision() else {
             return Ok(false);
         };
-        let said = self.store.call(Invalidate { name });
-        said.await.map(|_| true)
+        let epoch = self.store.call(Invalidate::new(&name)).await?;
+        let name = name.into();
+        self.observer().emit(Event::Invalidated { name, epoch });
+        Ok(true)
     }
 
-    /// Reads the invalidations since the last sync, and first applies those that transactions of the
-    /// application have committed.
+    /// Reads the invalidations since the last sync. Rows that transactions of the application have
+    /// committed are applied, and then read as well.
     async fn learn(&self, progress: &watch::Sender<Shown>) -> Result<(), Error> {
         let mut before = Vec::new();
         loop {
@@ -296,8 +299,9 @@ impl Pages {
         }
     }
 
-    /// Reads all purges and revisions, and skips the other names but for the latest
-    /// [`MOST`](super::invalidation::MOST).
+    /// Reads all purges and revisions, and of the other names the latest
+    /// [`MOST`](super::invalidation::MOST). Everything from before an omitted name counts as
+    /// invalidated.
     async fn catch_up(&self, progress: &watch::Sender<Shown>) -> Result<(), Error> {
         let fold_at = self.store.call(FoldAt { most: MOST }).await?;
         // No key is empty.

@@ -221,7 +221,8 @@ impl Task {
         (self.permit, self.lent) = (None, None);
     }
 
-    /// Publishes under the fence, or renews the version with the fence `renews`.
+    /// Stores the version under the task's lease. `renews`: the fence of a stored version with the
+    /// same content, which is renewed instead.
     fn publish(&mut self, version: Version, renews: Option<i64>) -> Action {
         // A publish may take long, and needs no permit.
         self.give_back_permit();
@@ -252,9 +253,9 @@ impl Task {
         })
     }
 
-    /// Returns true as soon as a visitor waits: a visitor of the near future joins this flight, and
-    /// costs no statement until then. If no visitor comes for a second, removes the key from the
-    /// list of running flights, and returns false.
+    /// Returns true as soon as a visitor waits, or the process shuts down. Meanwhile a visitor can
+    /// join this flight, and the flight runs no statement. If no visitor comes for a second,
+    /// removes the key from the list of running flights, and returns false.
     async fn is_awaited(&mut self) -> bool {
         for _ in 0..10 {
             if self.shown.receiver_count() > 0 || self.pages.is_closing() {

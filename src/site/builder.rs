@@ -73,10 +73,10 @@ impl Builder {
 
     /// Sets the capacity of the stored pages in bytes, each counted with its body and 2 KiB. Default: none.
     ///
-    /// Beyond the capacity, the pages that nobody has read for longest are removed from the database: once a
-    /// minute, at a request. Above four fifths of the capacity, each process stores which pages it has read,
-    /// each minute to each hour, as fast as the store turns over. The smallest capacity of the processes
-    /// applies. Zero is an error of `open`.
+    /// Beyond the capacity, the pages that nobody has read for longest are removed from the
+    /// database: once a minute, at a request. Above four fifths of it, each process stores which
+    /// pages it has read, from once a minute to once an hour. The smallest capacity of the
+    /// processes applies. Zero is an error of `open`.
     pub fn store_capacity(mut self, bytes: u64) -> Self {
         self.settings.store_capacity = Some(bytes);
         self
@@ -126,9 +126,10 @@ impl Builder {
 
     /// Sets the name of this version of the site's code, such as `env!("CARGO_PKG_VERSION")`. Default: none.
     ///
-    /// At the first request of a process with another revision than the one before, also after a rollback, all
-    /// content becomes stale. While two revisions run side by side, the later one treats the other's pages as
-    /// stale, and the other serves them as its own.
+    /// At the first request of a process with another revision than the one before, also after a
+    /// rollback, all content becomes stale. While two revisions run side by side, the later one
+    /// treats the earlier one's pages as stale, and the earlier one serves the later one's pages as
+    /// its own.
     pub fn revision(mut self, revision: impl Into<String>) -> Self {
         self.settings.revision = Some(revision.into());
         self
@@ -137,9 +138,8 @@ impl Builder {
     /// Lets a request with this token, of 16 bytes at least, in the header `Perennial-Explain` ask why its
     /// page is cached or not. Default: no token, and the header means nothing.
     ///
-    /// A layer answers such a request, as `perennial explain URL` sends, with an
-    /// [`Explanation`](crate::entries::Explanation) as JSON in place of the page, and generates and stores
-    /// nothing.
+    /// A layer answers such a request with an [`Explanation`](crate::entries::Explanation) as JSON,
+    /// and generates and stores nothing. `perennial explain URL` sends one.
     pub fn explain_token(mut self, token: impl AsRef<str>) -> Self {
         let token = token.as_ref();
         self.token_is_short = token.len() < 16;
@@ -147,11 +147,11 @@ impl Builder {
         self
     }
 
-    /// Sets the time for which a stale version and an unused lock are stored. Default: 90 days.
+    /// Sets the time for which a stale version and an unused named lock are stored. Default: 90
+    /// days.
     ///
-    /// One process a day (or once in each retention, but at most every 10 s) removes what is older, at a
-    /// request. A purge is remembered for the retention, an hour at least: a process without requests for
-    /// longer may miss it.
+    /// Once a day (or once in each shorter retention, but at most every 10 s), a request removes
+    /// what is older.
     pub fn retention(mut self, retention: Duration) -> Self {
         self.settings.retention = retention;
         self
@@ -160,8 +160,9 @@ impl Builder {
     /// Lets PostgreSQL notify this process of invalidations (LISTEN and NOTIFY), after some 50 ms instead of
     /// a second. Default: off.
     ///
-    /// Takes one connection of the pool for good, not through a pooler in transaction mode. Another kind of
-    /// database is an error of `open`. CockroachDB and YugabyteDB never notify.
+    /// Takes one connection of the pool for good, and does not work through a pooler in transaction
+    /// mode. Another kind of database is an error of `open`. CockroachDB and YugabyteDB never
+    /// notify.
     #[cfg(feature = "postgres")]
     pub fn listen(mut self) -> Self {
         self.listen = true;
@@ -178,9 +179,9 @@ impl Builder {
     /// Sets the longest time that a request waits for the database although the request can be
     /// answered without the database. Default: 500 ms.
     ///
-    /// So the first request after a second without one waits for invalidations, the request that starts a
-    /// regeneration for the lock, those that wait for a new version for its publish, and one of an exclusive
-    /// route for the release of its lock. The statement continues in each case.
+    /// A request waits for unknown invalidations, a regeneration's lock, the publish of a new
+    /// version, or the release of an exclusive route's lock. After the limit, the request is
+    /// answered, and the statement continues.
     pub fn database_patience(mut self, limit: Duration) -> Self {
         self.database_patience = limit;
         self
@@ -189,8 +190,8 @@ impl Builder {
     /// Opens the site even while its database is unavailable. The first call that needs the database
     /// connects, and makes or checks Perennial's tables. Default: the opening does both.
     ///
-    /// Meanwhile each process generates a page once, unsaved, and locks are errors. An error that may be
-    /// permanent (a wrong password, tables of a newer release) is logged once.
+    /// Meanwhile each process generates a page once, unsaved, and locks are errors. A lasting
+    /// error, such as a wrong password, is logged once for each kind of call.
     pub fn connect_lazily(mut self) -> Self {
         self.connect = Connect::Lazily;
         self

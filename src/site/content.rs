@@ -64,13 +64,14 @@ impl Perennial {
     /// Returns content that is smaller than a whole response, and generates the content if necessary. Stored,
     /// regenerated and served like a route's page.
     ///
-    /// The key does not begin with `/`, and is no route's [`Key::name`](crate::Key::name). `generate` runs in
-    /// a task of its own, so it owns its data: clone a pool and write `async move || { … }`.
+    /// The key must not begin with `/`, or be a route's [`Key::name`](crate::Key::name). `generate`
+    /// runs in a task of its own, so it owns its data: clone a pool and write `async move || { …
+    /// }`.
     ///
-    /// Within a generator, such as the handler of a stored page, and in its own task, the content is a part:
-    /// the page takes over the part's key and [tags](Self::tag), and is stale with the part
-    /// ([`Refresh::outlives_parts`]). A page with more than 256 parts and tags is stale after each invalidation of
-    /// anything.
+    /// Called by a handler that generates a page (not in a task that the handler spawns), the
+    /// content is a part: the page takes over the part's key and [tags](Self::tag), and is stale
+    /// with the part ([`Refresh::outlives_parts`]). A page with more than 256 parts and tags is
+    /// stale after each invalidation of anything.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
@@ -82,10 +83,11 @@ impl Perennial {
     ///
     /// # Errors
     ///
-    /// [`Invalid`](crate::ErrorKind::Invalid): the key is empty or begins with `/`. Without a servable
-    /// version also [`Generator`](crate::ErrorKind::Generator), for a failure, a panic or content larger
-    /// than [`Builder::max_body`](crate::Builder::max_body), and
-    /// [`Unavailable`](crate::ErrorKind::Unavailable): no process generated a version in time.
+    /// [`Invalid`](crate::ErrorKind::Invalid): the key is empty or begins with `/`. Without a
+    /// servable version: [`Generator`](crate::ErrorKind::Generator), for a failure, a panic or
+    /// content larger than [`Builder::max_body`](crate::Builder::max_body), or
+    /// [`Unavailable`](crate::ErrorKind::Unavailable), if no version was generated in time, or in a
+    /// cooldown.
     ///
     /// # Cancel safety
     ///

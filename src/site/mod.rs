@@ -52,8 +52,8 @@ impl Perennial {
     /// tables: `sqlite://site.db` for a file in the current folder, `postgres://user:password@host/database`
     /// or `mysql://user:password@host/database` (also for MariaDB), each with its feature.
     ///
-    /// A missing SQLite file is created, in WAL mode with `synchronous = NORMAL`: a power failure may lose
-    /// the last commits.
+    /// A missing SQLite file is created. An SQLite database is set to WAL mode, with `synchronous =
+    /// NORMAL`: a power failure may lose the last commits.
     ///
     /// # Errors
     ///
@@ -85,9 +85,9 @@ impl Perennial {
         RefreshLayer::new(self, policy)
     }
 
-    /// Returns a layer for routes that change the data of other pages. After a successful request
-    /// by a method other than GET, HEAD, OPTIONS and TRACE, the pages with one of these tags are
-    /// stale. A response can name further ones by [`Tags`] in its extensions.
+    /// Returns a layer for routes that change the data of other pages: after a change, the pages
+    /// with one of these tags are stale. A response can name further tags by [`Tags`] in its
+    /// extensions.
     pub fn invalidate_on_success(
         &self,
         tags: impl IntoIterator<Item = impl Into<String>>,
@@ -105,14 +105,13 @@ impl Perennial {
     /// regenerates the resource.
     ///
     /// The key of a route's page is its path and, after `?`, the parameters of the query that are
-    /// [part of the key](crate::Key), in any order and any percent-encoding. The key of
-    /// [content](Self::content) is the `key` of that call. All variants of the key, which differ in headers,
-    /// host or nesting, are invalidated. A key that is not stored is no error: a [tag](Self::invalidate_tag)
-    /// is safer.
+    /// [part of the key](crate::Key), in any order and percent-encoding. The key of
+    /// [content](Self::content) is the `key` of that call. All variants of the key, which differ in
+    /// headers, host or nesting, are invalidated. A key that is not stored is no error.
     ///
-    /// This process knows the invalidation when the call returns, another one with requests within about a
-    /// second, and one without requests before its next answer. A page that is being generated meanwhile is
-    /// stored as stale. A cooldown continues.
+    /// This process knows the invalidation when the call returns; the others know it [a second
+    /// later](crate::guide::invalidation#who-sees-the-change-when). A page that is being generated
+    /// meanwhile is stored as stale. A cooldown continues.
     ///
     /// # Errors
     ///
@@ -140,15 +139,15 @@ impl Perennial {
             .map(drop)
     }
 
-    /// Makes all resources with the tag stale, as [`invalidate`](Self::invalidate) does. A resource
-    /// has tags by [`RefreshLayer::tag`] or [`Tags`].
+    /// Makes all resources with the tag stale, as [`invalidate`](Self::invalidate) does. A page has
+    /// tags by [`RefreshLayer::tag`] or [`Tags`], and content by [`tag`](Self::tag).
     pub async fn invalidate_tag(&self, tag: &str) -> Result<(), Error> {
         self.pages.invalidate(Target::Tag(tag)).await.map(drop)
     }
 
-    /// Removes a resource and its variants, as written for [`invalidate`](Self::invalidate), from the
-    /// database and from all processes, within the same time. The next visitors wait as for a first version.
-    /// A version that is being generated is not published. A cooldown ends.
+    /// Removes the resource of a key and its variants from the database and, as soon as they know
+    /// an [invalidation](Self::invalidate), from all processes. The next visitors wait as for a
+    /// first version. A version that is being generated is not published. A cooldown ends.
     ///
     /// # Errors
     ///
@@ -162,7 +161,9 @@ impl Perennial {
     }
 
     /// Removes all resources whose keys begin with `prefix`, as [`purge`](Self::purge) does. The
-    /// empty prefix means everything. Runs a statement for each row; none is served from the first one on.
+    /// empty prefix means everything. First ends the serving of all of them, by one statement, and
+    /// then removes each by one. The cooldown of a key without a stored version continues in other
+    /// processes.
     ///
     /// # Errors
     ///
@@ -181,9 +182,8 @@ impl Perennial {
         self.pages.purge_all(Target::PurgedTag(tag), filter).await
     }
 
-    /// Waits until this process knows all invalidations that were stored or committed before the call, by
-    /// any process: it serves no invalidated page as fresh, and a stale one only while a request
-    /// regenerates it. Costs one statement.
+    /// Waits until this process knows all invalidations that were stored or committed before the
+    /// call, by any process. Costs one statement.
     ///
     /// # Errors
     ///
@@ -264,8 +264,7 @@ impl Perennial {
         self.pages.latest(most).await
     }
 
-    /// Returns the stored resource of this key, written as for [`invalidate`](Self::invalidate), if there
-    /// is one.
+    /// Returns the entry of this key, as [`entries`](Self::entries) lists it.
     ///
     /// # Errors
     ///
@@ -289,10 +288,11 @@ impl Perennial {
     }
 
     /// Begins no further regeneration and waits for the running ones, which release their leases.
-    /// Call `shutdown` after the server has drained. Stored versions are still served.
+    /// Call `shutdown` after the server has drained. Versions in memory are still served.
     ///
-    /// Each regeneration ends after the policy's [`timeout`](Refresh::timeout), and its publish within 15 s.
-    /// An idempotent request has no limit: put a timeout inside its layer, or around `shutdown`.
+    /// A regeneration ends after the policy's [`timeout`](Refresh::timeout) at the latest, and its
+    /// publish and release some 25 s later. An idempotent request has no limit: put a timeout
+    /// inside its layer, or around `shutdown`.
     ///
     /// # Cancel safety
     ///

@@ -72,8 +72,8 @@ impl Perennial {
     /// | `Hit` | there is a fresh version, and memory has it |
     /// | `Generated`, `Collapsed` | this process has generated a new version |
     /// | `Stale`, `Unavailable` | another process generates the page, or the page is in cooldown |
-    /// | `Failed` | the generator has failed; an old version is still served |
-    /// | `Bypass` | the response is not cached; with `NoKey` the text is no path |
+    /// | `Failed` | the generator has failed |
+    /// | `Bypass` | the response is not cached; with `NoKey`, the text may be no path |
     ///
     /// # Cancel safety
     ///
@@ -93,8 +93,9 @@ impl Perennial {
     /// Regenerates these pages now, also fresh ones, as [`warm`](Self::warm) does missing ones. Visitors
     /// get the old versions meanwhile.
     ///
-    /// Invalidates each page, in the variant of the request, and visits it until there is a newer version,
-    /// for the policy's [`timeout`](crate::Refresh::timeout) at most. During a cooldown no generator runs.
+    /// Invalidates each page, in the variant of the request, and visits it until there is a newer
+    /// version. No visit begins after the policy's [`timeout`](crate::Refresh::timeout). During a
+    /// cooldown no generator runs.
     ///
     /// # Cancel safety
     ///

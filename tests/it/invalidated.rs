@@ -162,6 +162,7 @@ async fn a_new_revision_makes_older_content_stale_once() {
     // Followers get the old version during the regeneration.
     origin.hold();
     let new = process("2");
+    let mut events = new.site.subscribe();
     let mut crowd = Crowd::visit(3, &[new.address], "/p");
     for reply in crowd.first(2).await {
         assert_eq!(reply.run(), 1);
@@ -169,6 +170,13 @@ async fn a_new_revision_makes_older_content_stale_once() {
     origin.let_go();
     crowd.rest().await;
     assert_eq!(new.run("/p").await, 2);
+    let told = std::iter::from_fn(|| events.try_next());
+    let of_revision = |event| matches!(event, perennial::Event::Invalidated { name, .. } if name.starts_with("revision:"));
+    assert_eq!(
+        told.filter(|it| of_revision(it.clone())).count(),
+        1,
+        "a CDN is purged after a deploy"
+    );
     synced().await;
     assert_eq!(
         old.run("/p").await,

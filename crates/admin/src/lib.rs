@@ -24,16 +24,16 @@
 //! }
 //! ```
 //!
-//! - Each handler checks the access. Only POST changes anything, and a request from another origin is
+//! - Each page and each action checks the access. Only POST changes anything, and a request from another origin is
 //!   refused (tower-http's `CsrfLayer`): a proxy in front has to keep the `Host` header.
-//! - An action is refused if the entry or the lock has another fence than the operator saw, and logged at
-//!   INFO with the target `perennial_admin` and the user's name.
+//! - An action on one entry or lock is refused if its fence is another one than the operator saw.
+//!   Actions are logged at INFO with the target `perennial_admin` and the user's name.
 //! - Texts, which may come from visitors, are escaped, and no inline script runs
 //!   (Content-Security-Policy).
-//! - The overview counts all pages, once in five seconds for all viewers of a process. Each process with
-//!   the router holds one lock, by which processes are listed.
+//! - The overview counts all pages, once in five seconds for all viewers of a process.
 //!
-//! Without the feature `page` (default), the crate has the report alone, and no axum.
+//! The feature `page` is on by default. Without it the crate has the report and the list of
+//! processes, and no axum.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]

@@ -13,8 +13,9 @@ const PROCESS: &str = "process/";
 /// The lease of the lock that lists a process.
 const LEASE: Duration = Duration::from_secs(30);
 
-/// Lists this process among the [`processes`] of the site, until the lease is dropped, or for 30 s after
-/// a crash. The status page calls this. Costs one statement in 10 s.
+/// Lists this process among the [`processes`] of the site, until the lease is dropped or
+/// [lost](Lease::lost), or for 30 s after a crash. The status page calls this. Costs one statement
+/// in 10 s.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
-//! Schedules for [perennial]: content that becomes stale by the calendar. There is no scheduler: the first
-//! request after an occurrence regenerates. For an age, [`Refresh::every`](perennial::Refresh::every) is
+//! Schedules for [perennial]: content that becomes stale by the calendar. The first request after
+//! an occurrence regenerates it. For an age, [`Refresh::every`](perennial::Refresh::every) is
 //! enough.
 //!
 //! ```
@@ -37,10 +37,10 @@ const YEAR: Duration = Duration::from_hours(365 * 24);
 
 /// The times at which content becomes stale, for [`Refresh::on`](perennial::Refresh::on).
 ///
-/// Equal calendars are one, which stays in memory: create calendars at the start. The time zone is a name
-/// of the IANA database, of the system's copy or else the program's. A time of day that does not exist, as
-/// clocks are put forward, is the same length after the change; of one that comes twice, the first counts. A
-/// cron expression whose hour begins with `*` goes by elapsed time.
+/// Equal calendars are one, which stays in memory: create calendars at the start. The time zone is
+/// a name of the IANA database, of the system's copy or else the program's. A time of day that a
+/// change of the clocks skips is moved by the length of the change: 02:30 becomes 03:30. Of a time
+/// that comes twice, the first counts, unless the hour of a cron expression begins with `*`.
 pub struct Calendar {
     zone: String,
     /// Each occurrence of one of them is an occurrence.

@@ -70,8 +70,8 @@ impl ExplainOptions {
         Ok(())
     }
 
-    /// Sends the request. The token goes to no other host, by no redirect and, in clear, only to this
-    /// machine or the given address.
+    /// Sends the request. No redirect and no proxy gets the token. Without TLS, only this machine
+    /// or the address of `--via` gets it.
     fn ask(&self, limit: Duration) -> Result<Value> {
         let host = self.url.authority().ok_or_else(|| {
             let url = &self.url;
@@ -94,6 +94,7 @@ impl ExplainOptions {
         let agent: Agent = Agent::config_builder()
             .timeout_global(Some(limit))
             .max_redirects(0)
+            .proxy(None)
             .http_status_as_error(false)
             .build()
             .into();

@@ -177,7 +177,7 @@ pub(crate) async fn show(site: &Perennial, key: &str, as_json: bool) -> Result {
     Ok(())
 }
 
-/// Writes the stored body as it is. A terminal gets text alone.
+/// Writes the stored body. A terminal gets text without its control characters, and no other body.
 pub(crate) async fn body(site: &Perennial, key: &str) -> Result {
     let stored = site
         .stored_response(key)

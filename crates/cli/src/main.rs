@@ -38,7 +38,7 @@ use open::Source;
 struct Options {
     #[command(flatten)]
     source: Source,
-    /// Print JSON with the number of its schema, in place of a table.
+    /// Print JSON with the number of its schema, for commands that show a table.
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
@@ -54,7 +54,7 @@ enum Command {
     /// One entry.
     Show {
         key: String,
-        /// Write the stored body to stdout, as it is, in place of the entry.
+        /// Write the stored body to stdout, in place of the entry.
         #[arg(long)]
         body: bool,
     },
@@ -126,7 +126,8 @@ enum Command {
     ///
     /// The site answers if it was built with `Builder::explain_token`. It generates and stores nothing.
     Explain(explain::ExplainOptions),
-    /// A live view: what changes, once a second. Without a terminal, one line each time.
+    /// A live view of the status, locks and latest generations. Without a terminal, one line each
+    /// time.
     Watch {
         /// The time between two looks.
         #[arg(long, default_value = "1s", value_parser = parse_duration)]

@@ -2,6 +2,7 @@ use std::{path::Path, time::Duration};
 
 use clap::Args;
 use perennial::{Builder, Perennial};
+use perennial_store::sql::without_password;
 use sqlx::{AnyConnection, AssertSqlSafe, Connection};
 
 use crate::{Failure, Result};
@@ -62,8 +63,8 @@ impl Source {
         self.site_as_it_is().await
     }
 
-    /// Opens the site of a database with tables, whose settings stay: `Perennial::open` would turn the
-    /// write-ahead log of SQLite on.
+    /// Opens a site whose tables are there. An SQLite file keeps its journal mode:
+    /// `Perennial::open` would set WAL.
     pub(crate) async fn site_as_it_is(&self) -> Result<Perennial> {
         let url = self.url()?;
         if !url.starts_with("sqlite:") {
@@ -118,30 +119,5 @@ impl Source {
                 self.timeout
             ))),
         }
-    }
-}
-
-/// Returns a database's URL without its password and parameters.
-pub(crate) fn without_password(url: &str) -> String {
-    let (address, query) = url.split_once('?').unwrap_or((url, ""));
-    match (address.split_once("://"), address.rsplit_once('@')) {
-        // The `?` may be a part of the password.
-        (Some((scheme, _)), _) if query.contains('@') => format!("{scheme}://…"),
-        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
-        _ => address.to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn password_is_never_shown() {
-        let shown = without_password("postgres://me:a@b:c@host/site?password=x");
-        assert_eq!(shown, "postgres://…@host/site");
-        let shown = without_password("postgres://me:se?cret@host/site");
-        assert_eq!(shown, "postgres://…");
-        assert_eq!(without_password("sqlite://site.db"), "sqlite://site.db");
     }
 }

@@ -1,4 +1,5 @@
-//! Output: tables for people, JSON for programs. Every text of the database is made harmless.
+//! Output: tables for people, JSON for programs. Characters of the database's texts that a terminal
+//! acts upon are escaped.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -29,7 +30,13 @@ pub(crate) fn json(mut value: Value) {
     if let Some(fields) = value.as_object_mut() {
         fields.insert("schema".to_owned(), json!(SCHEMA));
     }
-    line(&format!("{value:#}"));
+    let json = format!("{value:#}");
+    // JSON itself escapes only the control characters of ASCII.
+    let escaped = json.chars().map(|it| match it {
+        _ if it.is_ascii() || *visible(&it.to_string()) == *it.to_string() => it.to_string(),
+        _ => format!("\\u{:04x}", u32::from(it)),
+    });
+    line(&escaped.collect::<String>());
 }
 
 /// Prints a table, as wide as the terminal.

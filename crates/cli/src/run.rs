@@ -131,7 +131,7 @@ impl RunOptions {
     }
 }
 
-/// The signals that would end this program, and that are passed on to the command.
+/// The signals that would end this program in place of the command.
 #[cfg(unix)]
 struct Signals([tokio::signal::unix::Signal; 3]);
 
@@ -155,7 +155,7 @@ impl Signals {
         Ok(Self)
     }
 
-    /// Waits for the command, and passes the signals on.
+    /// Waits for the command, and passes TERM and HUP on.
     async fn wait_for(&mut self, child: &mut Child) -> Result<ExitStatus> {
         let failed = |error: std::io::Error| Failure::Failed(error.to_string());
         #[cfg(unix)]

@@ -16,13 +16,14 @@ const DAY: Duration = Duration::from_hours(24);
 const NO_KEY: &str = "the `Idempotency-Key` is missing: send a new UUID for each new request";
 const NO_CALLER: &str = "the caller of this request is not known, so its `Idempotency-Key` belongs to nobody: log in first";
 
-/// Runs a POST or PATCH once in all processes together, however often a client sends it with the same
-/// `Idempotency-Key` (draft-ietf-httpapi-idempotency-key-header-07). Other methods pass.
+/// Runs a POST or PATCH once in all processes together, however often a client sends it with the
+/// same `Idempotency-Key` (draft-ietf-httpapi-idempotency-key-header-07). Other methods pass
+/// unchanged.
 ///
-/// A repeat of a request that was done gets the stored response, with `Idempotency-Replayed: true`. A
-/// repeat of one that is being done, or whose outcome is unknown, gets 409, and a key of another request
-/// 422. The [guide](https://docs.rs/perennial/latest/perennial/guide/idempotency) has all cases. The layer's
-/// own responses have a problem body (RFC 9457).
+/// A repeat gets the stored response, with `Idempotency-Replayed: true`; 409, if the request is
+/// running, its outcome is unknown or its response could not be stored; or 422, if the request
+/// differs. The [guide](https://docs.rs/perennial/latest/perennial/guide/idempotency) has all
+/// cases. The layer's own responses have a problem body (RFC 9457).
 ///
 /// The service runs in a task of its own: a client that disconnects cancels nothing. The outcome is
 /// unknown if the process dies meanwhile, if the service panics or returns an error, and after a minute
@@ -30,9 +31,9 @@ const NO_CALLER: &str = "the caller of this request is not known, so its `Idempo
 /// response that cannot be stored is returned to its client, and tried again for ten minutes. Unknown
 /// requests stay for 90 days.
 ///
-/// Authentication belongs outside, as the layer stores a 401, too. A timeout belongs inside, as no outer
-/// layer cancels a request. Bodies are held in memory; trailers are not passed on. A browser's
-/// `multipart/form-data` is a new request each time, by its boundary.
+/// Authentication belongs outside, as the layer stores a 401, too. A timeout belongs inside, as no
+/// outer layer cancels a request. Bodies are held in memory; trailers are not passed on. A form of
+/// the type `multipart/form-data` has a new boundary each time, so its repeat gets 422.
 #[derive(Clone)]
 #[must_use = "a layer does nothing until a service is wrapped in it"]
 pub struct IdempotencyLayer {
@@ -85,15 +86,16 @@ impl IdempotencyLayer {
         self
     }
 
-    /// Sets the size of the largest body, in bytes. Default: 1 MiB. A larger response is passed on and not
-    /// stored.
+    /// Sets the size of the largest body, in bytes. Default: 1 MiB. A larger request gets 413. A
+    /// larger response is passed on and not stored, and a repeat gets 409.
     pub fn max_body(mut self, bytes: usize) -> Self {
         self.max_body = bytes;
         self
     }
 
     /// Sets the time after which a request without a response counts as unknown, and no longer as
-    /// running. Default: 60 s. Nothing is cancelled.
+    /// running. Default: 60 s. Nothing is cancelled. No effect beside
+    /// [`run_again_after`](Self::run_again_after).
     pub fn unknown_after(mut self, time: Duration) -> Self {
         self.unknown_after = time;
         self
@@ -143,8 +145,8 @@ impl IdempotencyLayer {
         LockName::from([&scope.0, key]).as_str().to_owned()
     }
 
-    /// Removes the rows whose retention is over, in the background. The pruning itself is a request,
-    /// whose row lasts for a day: the process that begins it prunes.
+    /// Removes the rows whose retention is over, in the background. One process a day does so: the
+    /// one that can insert the row `prune`, which lasts for a day.
     pub(super) fn prune(&self) {
         const MOST: u32 = 500;
 

@@ -1,6 +1,5 @@
-//! A POST or PATCH with an `Idempotency-Key` runs once, however often a client sends it, and each
-//! repeat gets the stored response. For payments and orders, in services with an SQL database and any
-//! number of processes.
+//! Runs a POST or PATCH with an `Idempotency-Key` once, and answers each repeat with the stored
+//! response. For payments and orders, in services with an SQL database and any number of processes.
 //!
 //! ```
 //! # use axum::{Router, http::request::Parts, routing::post};

@@ -46,7 +46,7 @@ pub(super) enum Ending {
     Retry,
     /// Send a `Finish` without the response: the note that the request was done.
     Note,
-    /// Leave the row as it is: the outcome of the request is unknown.
+    /// Leave the row as it is. Without a response in it, the outcome of the request is unknown.
     Leave,
 }
 

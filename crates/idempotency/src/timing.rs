@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-/// The number of times that a `Begin` without a reply is sent again, within a fifth of a second: a
+/// The number of times that a `Begin` without a reply is sent again, after pauses of 1 to 128 ms: a
 /// pool may have several connections to a server that was restarted.
 pub(crate) const BEGIN_TRIES: u32 = 8;
 

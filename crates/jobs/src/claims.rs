@@ -37,12 +37,13 @@ pub use sql::Value;
 /// # Ok(()) }
 /// ```
 ///
-/// The key is an integer, a text, or a type that is returned as UTF-8 text, such as PostgreSQL's UUID. The
-/// end of a claim, in microseconds since 1970 by the database's clock, is recommended: without it the rows
-/// of a crashed worker stay claimed. A worker that is paused for longer than its claim may overlap with
-/// the next one, and learns of the loss when it [completes](Claim::complete_by_row) the row. A name of a
-/// table or column has letters, digits and `_`; a table's may begin with a schema and a dot. Claims need
-/// MySQL 8.0 or MariaDB 10.6 (`SKIP LOCKED`), and both indexes.
+/// - `id` is an integer, a text, or a type that is returned as UTF-8 text, such as PostgreSQL's UUID.
+/// - `locked_until` is the end of the claim, in microseconds since 1970 by the database's clock. The column
+///   is recommended: without it the rows of a crashed worker stay claimed. A worker that is paused for
+///   longer than its claim may overlap with the next one, and learns of the loss when it
+///   [completes](Claim::complete_by_row) the row.
+/// - Names of tables and columns have letters, digits and `_`; a table's may begin with a schema and a dot.
+/// - MySQL has to be 8.0 or later, and MariaDB 10.6 (`SKIP LOCKED`).
 #[derive(Clone)]
 #[must_use = "nothing is claimed until `claim` is called"]
 pub struct Claims {
@@ -96,8 +97,8 @@ impl Claims {
         self
     }
 
-    /// Claims only rows in which a column has this value, by the column's collation. Several filters have to
-    /// hold together.
+    /// Claims only rows in which a column has this value, by the column's collation. Several
+    /// filters hold together.
     pub fn filter(mut self, column: impl Into<String>, value: impl Into<Value>) -> Self {
         let filter = Filter::Is(column.into(), value.into());
         self.table.filters.push(filter);
@@ -110,7 +111,8 @@ impl Claims {
         self
     }
 
-    /// Claims only rows that satisfy a condition in SQL, without placeholders: `due <= now()`.
+    /// Claims only rows that satisfy a condition in SQL: `due <= now()`. It must not contain `$`,
+    /// `?` or `{`.
     pub fn filter_sql(mut self, condition: &'static str) -> Self {
         self.table.filters.push(Filter::Sql(condition));
         self
@@ -132,8 +134,9 @@ impl Claims {
     ///
     /// # Errors
     ///
-    /// [`Invalid`](crate::ErrorKind::Invalid): a name or a column's type cannot be used. Or the database
-    /// fails. Rows that it may claim later are released within a quarter of an hour, for up to 1,000 claims.
+    /// [`Invalid`](crate::ErrorKind::Invalid): a name, a condition or a column's type cannot be
+    /// used. Or the database fails. If it runs the statement later, the process releases the rows
+    /// within a quarter of an hour.
     ///
     /// # Cancel safety
     ///
@@ -247,7 +250,7 @@ impl Claim {
     ///
     /// # Errors
     ///
-    /// The database fails: the rows can be claimed again when the claim expires. The call may be repeated.
+    /// The database fails: the call may have taken effect, and may be repeated.
     pub async fn complete(&self) -> Result<u64, Error> {
         let completed = self.table.complete(&self.lock_id, None, self.ids.len());
         completed.await
@@ -267,7 +270,7 @@ impl Claim {
     ///
     /// # Errors
     ///
-    /// The database fails: the rows can be claimed again when the claim expires.
+    /// The database fails: the call may have taken effect, and may be repeated.
     pub async fn release(&self) -> Result<u64, Error> {
         self.table.release(&self.lock_id, None).await
     }

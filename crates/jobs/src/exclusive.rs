@@ -59,7 +59,7 @@ impl ExclusiveLayer {
         }
     }
 
-    /// Sets the time that a request waits for the lock. Default: 5 s. Zero means a single try.
+    /// Sets the time that a request waits for the lock. Default: 5 s. Zero means no wait.
     pub fn wait(mut self, limit: Duration) -> Self {
         self.wait = limit;
         self

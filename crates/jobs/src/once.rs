@@ -10,7 +10,7 @@ use perennial_store::{
 pub(crate) use mark::MARK;
 use mark::{Mark, Marked};
 
-/// Something that is done at most once, by whichever process comes first; from [`Once::new`].
+/// Work that is done once, by whichever process comes first; from [`Once::new`].
 #[derive(Clone, Debug)]
 #[must_use = "nothing is done until it is run"]
 pub struct Once {
@@ -75,8 +75,9 @@ impl Once {
     ///
     /// # Errors
     ///
-    /// The database fails: the work has not run. If it fails for an hour, the work may be marked as done
-    /// without a run; [`forget`](Self::forget) removes the mark.
+    /// The database fails: the work has not run. If the database fails for a quarter of an hour, or
+    /// the process ends meanwhile, the work may be marked as done without a run;
+    /// [`forget`](Self::forget) removes the mark.
     ///
     /// # Cancel safety
     ///
@@ -96,8 +97,8 @@ impl Once {
     }
 
     /// Runs the work under a lease, unless it was done before, and marks the work as done after a
-    /// success. Until then each caller tries again, one at a time. At least one run: after a crash between
-    /// the work and its mark, the work is done again.
+    /// success. Until then each call may run the work, one at a time. At least one run: after a
+    /// crash between the work and its mark, a later call does the work again.
     ///
     /// # Errors
     ///
@@ -142,9 +143,10 @@ impl Once {
     /// # Ok(()) }
     /// ```
     ///
-    /// A transaction waits for another one that marks the same or the [preceding](Self::after) work, on SQLite
-    /// for all that write, for half the statement timeout at most. Repeat it after a serialisation error of
-    /// PostgreSQL or a deadlock of MySQL and MariaDB.
+    /// The call waits for another transaction that marks the same work, on MySQL and MariaDB also
+    /// the [preceding](Self::after) work, for half the statement timeout at most. On SQLite it
+    /// waits for any that writes, for the pool's busy timeout. After a serialisation error or a
+    /// deadlock, repeat the transaction.
     ///
     /// # Errors
     ///
@@ -184,7 +186,7 @@ impl Once {
     }
 
     /// Removes the mark, so that the work can be done again, and takes the lock from running work.
-    /// Returns false if there is no mark.
+    /// Returns false if the work never began.
     ///
     /// # Errors
     ///

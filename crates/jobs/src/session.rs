@@ -140,8 +140,8 @@ impl SessionLock {
         self.name.as_str()
     }
 
-    /// Resolves when the connection has ended or cannot be reached, within some seconds. An unreachable
-    /// server may hold the lock for up to 15 s longer.
+    /// Resolves when the connection has ended or cannot be reached, within some seconds. An
+    /// unreachable server may hold the lock for longer, as said above.
     ///
     /// # Cancel safety
     ///

@@ -26,7 +26,8 @@ pub type CallFuture<'a> = Pin<Box<dyn Future<Output = Result<Reply, BoxError>> +
 /// - **Nothing waits for another lease.**
 /// - **Content never goes backwards.** [`Publish`] and [`Remove`] succeed only while the lock still
 ///   carries the lease's fence, and a publish only over an entry with a smaller fence.
-/// - After an error or a drop, the call may have been done. A repetition with the same owner succeeds.
+/// - After an error or a drop, the call may have been done. A repetition of the calls that take,
+///   extend, publish, release, begin or finish succeeds.
 pub trait Backend: Send + Sync + 'static {
     /// Carries a call out. The reply is the call's own.
     fn call(&self, call: Call) -> CallFuture<'_>;
@@ -162,8 +163,9 @@ calls! {
     Extend "extend" writes [lease: LeaseRow] { length: Duration } -> bool;
 
     /// Releases the lock, which can be taken again after `cooldown`; `false`: another owner has
-    /// taken the lock since. A repeated release succeeds again. A release with a cooldown counts as
-    /// a [failure](crate::LockState::failures), and one without sets the count to zero.
+    /// taken the lock since, or the lock was broken. A repeated release succeeds again. A release
+    /// with a cooldown counts as a [failure](crate::LockState::failures), and one without sets the
+    /// count to zero.
     Release "release" writes [lease: LeaseRow] { cooldown: Duration } -> bool;
 
     /// Publishes an entry under the lease, generated now; `false`: refused, as the lease has been
@@ -183,9 +185,9 @@ calls! {
     /// database's clock, so that a database that has lost the latest epochs continues above them.
     Invalidate "invalidate" writes [name: String] {} -> i64;
 
-    /// Returns the first `most` invalidated names after the epoch `since`, each with its latest
-    /// epoch, in the order of epochs, and the state of the pages of the `awaited` keys, in the order
-    /// of the keys, and the ids of invalidations to [apply](Apply).
+    /// Returns three lists: the first `most` invalidated names after the epoch `since`, each with
+    /// its latest epoch, in the order of epochs; the states of the pages of the `awaited` keys, in
+    /// the order of the keys; and ids of invalidations to [apply](Apply).
     Invalidated "sync" reads [] { since: i64, most: usize, awaited: Vec<String> } -> Synced;
 
     /// Applies the invalidation `id` that a transaction of the application has written: removes its row
@@ -195,13 +197,13 @@ calls! {
     Apply "apply" writes [id: String] {} -> Option<(String, i64)>;
 
     /// Returns the smallest epoch of the `most` latest invalidated names; 0 if there are fewer
-    /// names. All versions from before that epoch may count as stale, so that the names before need
-    /// not be read.
+    /// names. A process that has none of the names reads those from this epoch on, and takes all
+    /// versions from before for stale.
     FoldAt "sync-fold" reads [] { most: usize } -> i64;
 
-    /// Returns the names that are needed even if older names are folded: the first `most` names
-    /// after `after`, in the order of bytes, that begin with `purged` or `revision:`. The first
-    /// call has `after` equal to `purged:`.
+    /// Returns the names that [`FoldAt`] does not replace: the first `most` names after `after`, in
+    /// the order of bytes, that begin with `purged` or `revision:`. The first call has `after`
+    /// equal to `purged:`, the first of them.
     InvalidatedForLong "sync-for-long" reads [after: String] { most: usize }
         -> Vec<(String, i64)>;
 
@@ -232,7 +234,8 @@ calls! {
 
     /// Removes some pages that nobody has generated or [read](Touch) for longest, and that nobody
     /// regenerates: a hundred at most, and as many as have `excess` bytes together, counted as in
-    /// [`Counted::weight`](crate::Counted::weight). Returns the bytes of the removed ones.
+    /// [`Counted::weight`](crate::Counted::weight). Returns the approximate weight of the removed
+    /// ones.
     Evict "evict" writes [] { excess: u64 } -> u64;
 
     /// Removes the entries whose retention is over, among the next few entries after
@@ -260,10 +263,11 @@ calls! {
     PruneLocks "prune-locks" writes []
         { kind: LockKind, unused: Unused, after: Option<String> } -> Option<String>;
 
-    /// Replaces the next few invalidations after the epoch `after` by a purge of everything
-    /// (`purged_prefix:`) with the latest epoch of theirs: those that are older than `age`, and not
-    /// later than `oldest`, the smallest epoch of a stored entry. Names that begin with `revision:`
-    /// stay. Returns the place to continue; `None`: there are no more.
+    /// Removes the next few invalidations after the epoch `after` that are older than `age` and not
+    /// later than `oldest`, the smallest epoch of a stored entry. First stores a purge of
+    /// everything (`purged_prefix:`) with the latest of their epochs, for processes that have not
+    /// read them. Names that begin with `revision:` stay. Returns the place to continue; `None`:
+    /// there are no more.
     PruneInvalidations "prune-invalidations" writes []
         { oldest: i64, age: Duration, after: Option<i64> } -> Option<i64>;
 

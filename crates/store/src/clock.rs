@@ -3,7 +3,7 @@ use std::time::Duration;
 /// One year of 365 days.
 pub const YEAR: Duration = Duration::from_hours(365 * 24);
 
-/// A time longer than any retention. The sum with any date still fits a column.
+/// The longest retention; longer ones are cut to it. The sum with any date still fits a column.
 pub const FOREVER: Duration = Duration::from_hours(1000 * 365 * 24);
 
 /// Returns whole microseconds, the unit of the database; saturates.

@@ -34,9 +34,9 @@ words! {
         Lost => "lost",
         /// The lock was not free in time: another holder has the lock, or it is in cooldown.
         Taken => "taken",
-        /// The generator failed and there is no older version. The source is the generator's error.
+        /// The generator failed, and no version may be served. The source is the generator's error.
         Generator => "generator",
-        /// There is no version, and no process generated one within the policy's limits: a generator
+        /// No version may be served, and none was generated within the policy's limits: a generator
         /// takes its time, or failed a moment ago, or the site is shutting down.
         Unavailable => "unavailable",
         /// The work was cancelled, as the runtime is shutting down.

@@ -4,9 +4,9 @@ use crate::words;
 
 /// The fencing token of a lease: greater than the token of each earlier lease of the lock.
 ///
-/// A write that stores the fence, and is refused if a greater one is stored, cannot come late from a
-/// holder that was paused. The `ExclusiveLayer` of perennial-jobs adds the fence to the request's
-/// extensions:
+/// A write that stores the fence, and has no effect if a greater one is stored, cannot overwrite
+/// the data of a later holder. The `ExclusiveLayer` of perennial-jobs adds the fence to the
+/// request's extensions:
 ///
 /// ```
 /// use http::Request;
@@ -41,8 +41,8 @@ words! {
     pub enum LockLoss("reason for a loss") {
         /// The lease ended, and no extension has reached the database.
         Expired => "expired",
-        /// The database refused the extension: another holder has taken the lock over, or the lock
-        /// was broken.
+        /// The database refused the extension: another holder has taken the lock over, the lock was
+        /// broken, or the lease has expired by the database's clock.
         TakenOver => "taken-over",
     }
 }

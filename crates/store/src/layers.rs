@@ -78,7 +78,8 @@ pub fn members<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<I
     members.map(<[u8]>::trim_ascii)
 }
 
-/// Returns true if the body has the announced length, and no transfer coding but `chunked`.
+/// Returns true if the headers announce the body's length or the transfer coding `chunked`, or
+/// neither, and not both.
 pub fn is_well_framed(headers: &HeaderMap, body: &Bytes) -> bool {
     let length = body.len().to_string();
     let mut lengths = list(headers, &header::CONTENT_LENGTH).peekable();

@@ -1,6 +1,6 @@
-//! The rows of a site in its SQL database: leases with fencing tokens, pages, invalidations and requests.
-//! **Everything but [`Locks`] and [`Database`] is exempt from semantic versioning**: only the crates of
-//! Perennial, pinned to the same version, may use it. An application uses
+//! The rows of a site in its SQL database: leases with fencing tokens, pages, invalidations and
+//! requests. **The crate is exempt from semantic versioning**: only the other crates of Perennial,
+//! pinned to the same version, may use it. What they re-export is stable. An application uses
 //! [perennial](https://docs.rs/perennial) or [perennial-jobs](https://docs.rs/perennial-jobs).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]

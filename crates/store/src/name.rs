@@ -49,7 +49,8 @@ impl LockName {
         self.kind
     }
 
-    /// Returns the name as a text. A name of at most 180 bytes is stored as this text.
+    /// Returns the name as a text. A name longer than 180 bytes is stored as its beginning and a
+    /// digest.
     pub fn as_str(&self) -> &str {
         &self.name
     }
@@ -127,8 +128,8 @@ impl<T: AsRef<str>> From<&[T]> for LockName {
     }
 }
 
-/// Returns a text for people: control characters, those without a width, and those that change the
-/// direction of text, are written as `\u{…}`. In HTML, `<`, `&` and quotes still need their escapes.
+/// Returns a text for people: control characters, and characters that change the direction of text
+/// or hide in it, are written as `\u{…}`. HTML's own escapes are the caller's task.
 pub fn visible(text: &str) -> String {
     let acts = |c: char| {
         c.is_control()
@@ -152,8 +153,8 @@ const PLAIN: usize = 180;
 const PREFIX: usize = 128;
 
 /// Returns the column value of a name: the name itself up to 180 bytes, or else its beginning and
-/// its SHA-256. So with a NUL, which PostgreSQL refuses, and the empty name, which MariaDB may read as
-/// NULL.
+/// its SHA-256. A name with a NUL, which PostgreSQL refuses, and the empty name, which MariaDB may
+/// read as NULL, have a digest, too.
 pub fn bounded(name: &str) -> Cow<'_, str> {
     let first = name.split('\0').next().unwrap_or_default();
     if !first.is_empty() && first.len() == name.len() && name.len() <= PLAIN {

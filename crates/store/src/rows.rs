@@ -101,7 +101,8 @@ pub struct Counted {
     /// Those whose interval is over.
     pub stale: u64,
     pub bytes: u64,
-    /// The time since the page that nobody has read for longest was read.
+    /// The longest time for which a stored page has neither been generated nor
+    /// [read](crate::Touch).
     pub unread: Duration,
 }
 

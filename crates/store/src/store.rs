@@ -14,7 +14,8 @@ use crate::{
     timing::{FAILURE_COUNTS, RECHECK, within},
 };
 
-/// A store, whose calls have a time limit. Each failure is logged once. Cheap to clone.
+/// A store, whose calls have a time limit. The first failure of a kind of call is logged as an
+/// error, later ones at debug level until a call succeeds. Cheap to clone.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 

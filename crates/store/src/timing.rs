@@ -72,10 +72,11 @@ pub const LEASE: Duration = Duration::from_secs(15);
 /// The default time that an attempt waits for a named lock.
 pub(crate) const LOCK_WAIT: Duration = Duration::from_secs(10);
 
-/// The time for which a process asks nothing about a key that another process regenerates.
+/// The time between two reads about a key that another process regenerates, and between two
+/// attempts while the database fails.
 pub const RECHECK: Duration = Duration::from_secs(1);
 
-/// The retention of a key that was asked for once, when there are many such keys.
+/// The retention of a page whose layer refuses keys, and of a page's lock without a page.
 pub const BRIEF_RETENTION: Duration = Duration::from_hours(1);
 
 /// The longest time between two prunings.

@@ -80,7 +80,8 @@ impl Database {
 
     /// Makes calls succeed again, and carries out the calls that hang.
     ///
-    /// A site notices when its pause or [cooldown](perennial::Refresh::cooldown) after a failure is over.
+    /// A site notices this only after its pause or [cooldown](perennial::Refresh::cooldown) after a
+    /// failure.
     pub fn recover(&self) {
         self.set(Condition::Well);
     }

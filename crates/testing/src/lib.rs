@@ -43,16 +43,15 @@
 //! Two sites on one database stand for two processes: the other one learns of an invalidation with its
 //! first request after 1.25 s.
 //!
-//! Perennial measures time by Tokio's clock, which `#[tokio::test(start_paused = true)]` pauses, in a
-//! runtime with one thread. [`advance`] moves the clock, and regenerations within that time have ended when
-//! it returns. When all tasks wait, the clock jumps to the next timer by itself. A socket is no timer: while a
-//! task waits for the application's own SQL pool, timeouts end. `std::time`, `chrono` and the `Date` header
-//! go by the machine's clock.
+//! Perennial measures time by Tokio's clock, which `#[tokio::test(start_paused = true)]` pauses, in
+//! a runtime with one thread. [`advance`] moves the clock, and regenerations within that time have
+//! ended when it returns. When all tasks wait, the paused clock jumps to the next timer by itself,
+//! also while a task waits for a socket: a call to the application's own SQL pool may time out
+//! immediately. `std::time`, `chrono` and the `Date` header go by the machine's clock.
 //!
 //! [`invalidate_in`](perennial::Perennial::invalidate_in), `purge_in`,
-//! [`database`](perennial::Perennial::database) and `Once::mark_in` return an error: for a test of these, open
-//! the site on a temporary SQLite file. The mode is that of the environment, unless
-//! [`Builder::mode`](perennial::Builder::mode) sets it.
+//! [`database`](perennial::Perennial::database) and `Once::mark_in` return an error: for a test of
+//! these, open the site on a temporary SQLite file.
 
 #![forbid(unsafe_code)]
 

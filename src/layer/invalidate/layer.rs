@@ -14,8 +14,8 @@ use crate::{extensions::Tags, page::Pages};
 ///
 /// # Cancel safety
 ///
-/// If the future is dropped while the service runs, the tags are invalidated: put authorization into an
-/// outer layer.
+/// If the client disconnects while the service runs, the change may have happened, and the tags are
+/// invalidated. So put authorization into an outer layer: otherwise any visitor can invalidate.
 #[derive(Clone)]
 #[must_use = "a layer does nothing until a service is wrapped in it"]
 pub struct InvalidateLayer {
@@ -31,10 +31,12 @@ impl InvalidateLayer {
     /// Lets the author of a change see the change also where another process answers the next request.
     /// Default: the author may get the old page for a second, or while it is regenerated.
     ///
-    /// The response to a change, by this layer or by the handler itself, sets the cookie `perennial-epoch` for ten
-    /// seconds (`HttpOnly`, `SameSite=Lax`). A request with the cookie waits until its process knows the
-    /// invalidation, and for the new version, for [`first_wait`](crate::Refresh::first_wait) at most. Each process
-    /// of the site needs the setting, which holds for all its layers. An invented cookie regenerates nothing.
+    /// The response to a change that this layer or the handler invalidates for sets the cookie
+    /// `perennial-epoch` for ten seconds (`HttpOnly`, `SameSite=Lax`). A request with the cookie
+    /// waits until its process knows the invalidation, and then for the new version: until its own
+    /// generator ends, or for [`first_wait`](crate::Refresh::first_wait) if another request's
+    /// generator runs. Each process needs the setting, which holds for all layers of the site. An
+    /// invented cookie regenerates nothing.
     pub fn read_own_writes(self) -> Self {
         self.pages.read_own_writes();
         self

@@ -37,7 +37,8 @@ struct Keys {
     logged: Option<Tick>,
 }
 
-/// The hashes of the current period, and those of the period before that have not come since.
+/// The hashes of the current period, and the hashes of the previous period without a request in
+/// this one.
 #[derive(Default)]
 struct Recent {
     current: HashSet<u64>,

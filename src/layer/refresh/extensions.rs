@@ -13,7 +13,8 @@ use super::routing;
 /// The types of extensions that a layer knows: the router's, the server's, Perennial's own, and those
 /// that the site or the layer has declared.
 ///
-/// Each type is in the list once: a type that counted twice would stand for an unknown one.
+/// Each type is in the list once: [`knows`](Self::knows) compares numbers, so a type that counted
+/// twice would hide an unknown one.
 #[derive(Clone, Debug)]
 pub(crate) struct KnownTypes(Vec<Known>);
 

@@ -12,12 +12,14 @@ use httpdate::HttpDate;
 
 use crate::{clock::Tick, http::cache_status::Handling};
 
-/// The number of values that a thread caches, each in the place given by its age and its second: at
-/// one time, versions of one age are of two seconds.
+/// The number of values that a thread caches. The place of a value follows from the version's age
+/// and from the parity of the second in which the version was generated. That tells versions of one
+/// age apart: at one time, they were generated in one of two adjacent seconds.
 const RECENT: usize = 128;
 
 thread_local! {
-    /// All versions of one age and time to live have the same values, and a thread makes these once.
+    /// The values of the latest hits: many versions have the same [`HitFacts`], and a thread builds
+    /// their values once.
     static CACHED: RefCell<[Option<HitValues>; RECENT]> = const { RefCell::new([const { None }; RECENT]) };
 }
 

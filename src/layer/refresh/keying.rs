@@ -135,7 +135,8 @@ impl Key {
         self
     }
 
-    /// Adds the host to the key, in lowercase: the URI's host, or else the `Host` header.
+    /// Adds the host with its port to the key, in lowercase: the URI's, or else the `Host`
+    /// header's. A request without a host bypasses the cache.
     pub fn host(mut self) -> Self {
         self.host = true;
         self

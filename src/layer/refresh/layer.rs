@@ -27,18 +27,19 @@ const MAX_KEYS: usize = 10_000;
 /// cacheable status (RFC 9110 §15.1: 200, 203, 204, 300, 301, 308, 404, 405, 410, 414), unless a header
 /// makes the response one visitor's own.
 ///
-/// **Bypass** (hit-for-pass): a response that may not be stored removes the old version, and the service
-/// itself answers each request for the interval. The first such request runs the service twice, once as
-/// the generator and once for the visitor. The guide's [table](crate::guide::is_my_page_cached) has all
-/// cases.
+/// **Bypass** (hit-for-pass): after a response that may not be stored, the service itself answers
+/// each request for a time. The first such request runs the service twice, once as the generator
+/// and once for the visitor. The guide's [table](crate::guide::is_my_page_cached) has the cases and
+/// their times.
 ///
-/// **Failure**: a status of 408, 425, 429 or 500 – 599, a panic, a timeout or an error of the service. The
-/// old version stays. If no version may be served, the visitors who wait in this process get the failed
-/// response, if there is one that may be shared. All others get 503 with `Retry-After` until the cooldown
-/// ends.
+/// **Failure**: a status of 408, 425, 429 or 500 – 599, a panic, a timeout or an error of the
+/// service. The old version stays. If no version may be served, the visitors who wait in this
+/// process get the failed response, if it may be shared. All others get 503 with `Retry-After`
+/// until the cooldown ends.
 ///
-/// The layer reads a body whole before it answers, except for an event stream. A request for an upgrade
-/// gets the stored page: a route with both a page and a WebSocket needs [`bypass_if`](Self::bypass_if).
+/// The layer reads the body of a response that may be stored, and of a failure, whole before it
+/// answers. A request for an upgrade gets the stored page: a route with both a page and a WebSocket
+/// needs [`bypass_if`](Self::bypass_if).
 ///
 /// `Date` and `Age` say when the version was generated; `ETag` and `Last-Modified` answer conditional
 /// requests. `Cache-Status` (RFC 9211) says how each response came about: the [guide](crate::guide::is_my_page_cached)
@@ -54,19 +55,20 @@ const MAX_KEYS: usize = 10_000;
 /// # Extensions
 ///
 /// An extension of a request may identify its visitor. The layer knows those of axum 0.8's routing
-/// (feature `axum`), `ConnectInfo<SocketAddr>`, hyper's `OnUpgrade` and Perennial's own. A request with
-/// more extensions bypasses the cache, until each of their types is declared by
-/// [`ignore_extension`](Self::ignore_extension) or [`share_extension`](Self::share_extension). Extensions
-/// are counted: if a middleware also removes one, its visitor gets the page of all visitors. hyper's
-/// option `preserve_header_case` adds one of a private type: all requests then bypass the cache.
+/// (feature `axum`), `ConnectInfo<SocketAddr>`, hyper's `OnUpgrade` and Perennial's own. A request
+/// with more extensions bypasses the cache, until each of their types is declared by
+/// [`ignore_extension`](Self::ignore_extension) or [`share_extension`](Self::share_extension). The
+/// layer compares numbers of extensions: a middleware that replaces all extensions by its own goes
+/// unnoticed. hyper's option `preserve_header_case` adds one of a private type: all requests then
+/// bypass the cache.
 ///
 /// # Around a router
 ///
-/// Around a router in place of its routes, the layer stores each GET of the router, and a hit skips the
-/// routing, which takes most of a hit's time. `axum::serve` then needs a service that is
-/// [shared](https://docs.rs/tower/latest/tower/make/struct.Shared.html) among connections, and axum's
-/// own body. (Without them the compiler says that `Service<IncomingStream<'_, _>>` is not implemented,
-/// or that it expected `Response<Body>`.)
+/// Around a router in place of its routes, the layer stores each GET of the router, and a hit skips
+/// the routing. `axum::serve` then needs a service that is
+/// [shared](https://docs.rs/tower/latest/tower/make/struct.Shared.html) among connections, and
+/// axum's own body. (Without them the compiler says that `Service<IncomingStream<'_, _>>` is not
+/// implemented, or that it expected `Response<Body>`.)
 ///
 /// ```
 /// # async fn f(site: perennial::Perennial, router: axum::Router, listener: tokio::net::TcpListener) -> std::io::Result<()> {
@@ -137,10 +139,12 @@ impl RefreshLayer {
     /// Sets the number of keys that the layer stores, so that visitors who invent keys do not fill
     /// the database. Default: 10,000. Choose well above the number of existing pages.
     ///
-    /// Each process counts the keys that its memory had no version of in the last half hour to hour. This many
-    /// that were asked for once are stored, and this many that were asked for again; the service itself answers
-    /// requests for further keys, with a warning once a minute. Invented keys store at most five times this many
-    /// rows.
+    /// Each process counts the keys of requests for which its memory had no version, and forgets a
+    /// key half an hour to an hour later. Of the counted keys, `keys` that were requested once are
+    /// stored, and `keys` that were requested again. The service itself answers requests for
+    /// further keys, with a warning once a minute, and what is then stored is removed after an
+    /// hour. Keys that are invented more slowly are all stored, for the
+    /// [retention](crate::Builder::retention).
     pub fn max_keys(mut self, keys: usize) -> Self {
         self.admission = Arc::new(Admission::new(keys));
         self

@@ -12,7 +12,7 @@ use crate::{
     layer::{ResponseBody, refresh::hit_values::HitFacts},
 };
 
-/// Makes a whole response to a 304, with the headers of a 304 (RFC 9110 §15.4.5) and
+/// Turns a whole response into a 304, with the headers of a 304 (RFC 9110 §15.4.5) and
 /// `Cache-Status`.
 pub(super) fn leave_out<B>(response: &mut Response<ResponseBody<B>>) {
     let mut headers = HeaderMap::with_capacity(8);
@@ -48,8 +48,9 @@ pub(super) fn allow_cdn(headers: &mut HeaderMap, hit: HitFacts, limit: Duration)
     headers.entry(CDN_CACHE_CONTROL).or_insert(value);
 }
 
-/// Keeps the response of one visitor out of shared caches, unless its `Cache-Control` says something
-/// else: also without the headers for caches of one kind, which come first (RFC 9213 §2.2).
+/// Keeps the response of one visitor out of shared caches, unless it has a `Cache-Control` of its
+/// own: adds `private`, and removes headers such as `CDN-Cache-Control`, which take precedence over
+/// `Cache-Control` (RFC 9213 §2.2).
 pub(super) fn keep_private(headers: &mut HeaderMap) {
     if headers.contains_key(header::CACHE_CONTROL) {
         return;
@@ -63,7 +64,7 @@ pub(super) fn keep_private(headers: &mut HeaderMap) {
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private"));
 }
 
-/// Makes a whole response to a 206 with a part of this body (RFC 9110 §15.3.7.1).
+/// Turns a whole response into a 206 with a part of this body (RFC 9110 §15.3.7.1).
 pub(super) fn shorten<B>(
     response: &mut Response<ResponseBody<B>>,
     body: &Bytes,

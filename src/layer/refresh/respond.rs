@@ -21,10 +21,10 @@ use crate::{
 };
 
 impl RefreshLayer {
-    /// Returns the response to a request. The error: the reason for a bypass. A version is reported as a
-    /// hit, unless this process has generated it since `arrived`; then, as for a failed response,
-    /// `Cache-Status` has `fwd=` with the given reason (`stale`, if the version has replaced another one)
-    /// and `collapsed`.
+    /// Returns the response to a request. The error: the reason for a bypass. `Cache-Status`
+    /// reports a version as a hit, unless this process has generated the version since `arrived`.
+    /// For such a version and for a failed response, `Cache-Status` has `fwd=why`, and `collapsed`
+    /// if that is true. A version that has replaced another one has `fwd=stale`.
     pub(super) fn respond<B>(
         &self,
         answer: Answer,

@@ -1,4 +1,5 @@
-//! The extensions that axum's routing adds to a request, as the linked axum does.
+//! The extensions that axum's routing adds to a request: found by a small router of the linked
+//! axum.
 
 use std::{
     pin::pin,
@@ -23,8 +24,9 @@ static PRIVATE: LazyLock<usize> = LazyLock::new(|| {
     fallback.map_or(0, |extensions| extensions.len() - 1)
 });
 
-/// Returns the number of extensions in a request for which an `OriginalUri` stands: itself, and the
-/// private ones of axum's router but for the one that [`is_in_nested_service`] tells of.
+/// Returns the number of extensions that a request with an `OriginalUri` has from axum's router:
+/// the `OriginalUri`, and those of private types. The one of [`is_in_nested_service`] does not
+/// count.
 pub(super) fn count(extensions: &Extensions) -> usize {
     if is_routed(extensions) {
         1 + *PRIVATE
@@ -47,9 +49,9 @@ fn is_routed(extensions: &Extensions) -> bool {
     extensions.get::<OriginalUri>().is_some()
 }
 
-/// Returns the extensions that the route of a visitor's request gives to a request for `uri`, without
-/// any extension of the visitor's. `None`: no router of one route or one nesting routes like the
-/// visitor's.
+/// Returns the extensions that the route of a visitor's request gives to a request for `uri`,
+/// without any extension of the visitor's. `None`: neither a router with one route nor one with one
+/// nesting gives the visitor's `MatchedPath` and `NestedPath`.
 pub(super) fn routed(visitor: &Extensions, uri: &Uri) -> Option<Extensions> {
     let matched = visitor.get().map(MatchedPath::as_str);
     let nested = visitor.get().map(NestedPath::as_str);
@@ -78,8 +80,8 @@ pub(super) fn routed(visitor: &Extensions, uri: &Uri) -> Option<Extensions> {
     is_same.then_some(routed)
 }
 
-/// Returns the path of a route, unless it is put together of two: a router that serves as the
-/// service of a route with a wildcard.
+/// Returns the path of a route. `None`: the path has something after its wildcard. Then a router is
+/// the service of a route with a wildcard, and axum has joined the paths of both.
 fn single(route: &str) -> Option<&str> {
     let wildcard = route.find("{*").map_or("", |at| &route[at..]);
     (!wildcard.contains('/')).then_some(route)

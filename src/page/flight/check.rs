@@ -69,7 +69,8 @@ const ALL: [Fault; 19] = [
 /// The number of states after which an exploration ends, unless the environment has another one.
 const QUICK: usize = 20_000;
 
-/// Returns the number of states after which an exploration ends, whose own number is `full`.
+/// Returns the number of states after which an exploration ends. `full`: the number for
+/// `PERENNIAL_TEST_STATES=full`.
 fn enough(full: usize) -> usize {
     match env::var("PERENNIAL_TEST_STATES") {
         Ok(word) if word == "full" => full,
@@ -181,7 +182,7 @@ fn promises_hold_for_regenerations_before_their_time() {
 }
 
 /// A cooldown that began without the store: the process asks the store again each second, and runs
-/// no generator.
+/// no generator until the store answers.
 #[test]
 fn promises_hold_in_a_long_cooldown() {
     let setup = Setup {

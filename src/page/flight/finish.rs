@@ -190,8 +190,8 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
         }
     }
 
-    /// Answers the visitors who still wait. They get `stored`, the version that another process has
-    /// published, if it is servable, and otherwise the new version.
+    /// Answers the visitors who still wait, with `stored`, which another process has published, or
+    /// with the old version. If neither is servable, they get the new version.
     pub(super) fn overtaken(&mut self, new: &Version<B>, stored: Option<Version<B>>) {
         self.adopt(stored);
         if self.is_servable() {

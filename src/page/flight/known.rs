@@ -20,7 +20,7 @@ use crate::{
 pub(crate) trait Verdicts: fmt::Debug + Sync {
     /// The latest epoch that this process knows.
     fn latest(&self) -> i64;
-    /// The epoch in which the revision of this process was first seen; 0 without a revision.
+    /// The latest epoch in which the revision of this process was stored; 0 without a revision.
     fn revision(&self) -> i64;
     /// Returns [`Freshness::Fresh`] if no invalidation applies, or else `Stale` or `Purged`.
     fn judge(&self, meta: &Meta) -> Freshness;
@@ -39,8 +39,8 @@ pub(crate) struct AsOf {
 pub(crate) enum Freshness {
     /// Younger than the interval.
     Fresh,
-    /// Younger than the interval and old enough for the next regeneration, of which no visitor
-    /// waits for the end.
+    /// Younger than the interval, and old enough for a hit to start a regeneration, for which no
+    /// visitor waits.
     Early,
     /// Served while a regeneration runs.
     Stale,
@@ -108,7 +108,8 @@ pub(crate) enum Origin {
 pub(crate) struct Page<B> {
     pub(crate) meta: Meta,
     pub(crate) body: B,
-    /// The latest period in which a visitor got the content, for the capacity of the store.
+    /// The number of the write of reads (see `capacity.rs`) for which a visitor last got the
+    /// content.
     pub(crate) read_in: AtomicI64,
 }
 
@@ -190,7 +191,7 @@ impl<B> Version<B> {
         by_age.max(invalidated)
     }
 
-    /// Returns the seconds until the version is stale, negative for a stale version. Of an
+    /// Returns the seconds until the interval of the version ends, negative after that. Of an
     /// invalidated version, the time of the invalidation is unknown, and the result is at most −1.
     pub(crate) fn ttl(&self, now: Tick, policy: &Refresh, list: &dyn Verdicts) -> i64 {
         let stale = self.born + self.page.meta.terms(policy).interval;
@@ -201,8 +202,8 @@ impl<B> Version<B> {
         }
     }
 
-    /// Lets an expired version be served for `cooldown` after a failed regeneration, if the
-    /// response has `stale-if-error` (RFC 5861 §4).
+    /// Lets an expired version be served for `cooldown` after a failed regeneration, within
+    /// `stale-if-error` of the response or of the policy (RFC 5861 §4).
     pub(super) fn grant_error_grace(&mut self, cooldown: Duration, facts: &Facts<'_>) {
         let terms = self.page.meta.terms(facts.policy);
         if !terms.stale_if_error.is_zero()
@@ -225,8 +226,8 @@ pub(crate) enum Known<B> {
         why: Bypass,
         meta: Arc<Meta>,
     },
-    /// Cooldown after a failure: no version can be served, and this process runs no generator
-    /// before `until`, unless the key is purged.
+    /// Cooldown after a failure: no version can be served. No generator runs before `until`, unless
+    /// the key is purged, or the store answers again and has no cooldown.
     Cooldown {
         until: Tick,
         /// The time before which this process asks the store nothing. Earlier than `until` if the

@@ -99,8 +99,9 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
         }
     }
 
-    /// Adopts a stored version if the invalidations judge it better than the newest one, or as well
-    /// and it was generated later. Fences do not decide: an unsaved version has none of its own.
+    /// Adopts a stored version if the verdict of the invalidations on the stored one is better than
+    /// on the newest one, or if the verdicts are equal and the stored one is the later one. Fences
+    /// do not decide: an unsaved version has none.
     pub(super) fn adopt(&mut self, stored: Option<Version<B>>) {
         let Some(stored) = stored else { return };
         let adopts = self.flight.newest.as_ref().is_none_or(|newest| {

@@ -34,8 +34,7 @@ pub(crate) struct Visitor {
 /// The wishes of one visitor, beside the policy of the route.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Accepts {
-    /// The visitor has content of its own in place of a first version, and waits only for a newer
-    /// version than a servable one.
+    /// The visitor has a placeholder. If no version is servable, the visitor does not wait.
     pub(crate) placeholder: bool,
     /// See [`Facts::not_before`](Facts::not_before).
     pub(crate) not_before: i64,

@@ -1,5 +1,5 @@
-//! The actions. Each needs an [`Operator`], carries the fence that the operator saw, and is a line of
-//! the log.
+//! The actions. Each needs an [`Operator`], and is logged. An action on one entry or lock carries
+//! the fence that the operator saw.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The faults after which a database lacks its latest commits, from its settings.
+//! Judges by a database's settings after which faults its latest commits may be missing.
 
 use std::collections::HashMap;
 
@@ -53,8 +53,8 @@ impl Patient<'_> {
     }
 }
 
-/// Judges the settings of a server, in the form `name=value`: the places of a commit before it is
-/// answered, and the faults that may take the latest commits away.
+/// Judges the settings of a server, in the form `name=value`. Returns where a commit is stored when
+/// the client is told of it, and the faults after which the latest commits may be missing.
 fn judge(kind: Kind, texts: &[String]) -> (&'static str, Vec<&'static str>) {
     let settings: HashMap<_, _> = texts.iter().filter_map(|it| it.split_once('=')).collect();
     let setting = |name: &str| settings.get(name).copied().unwrap_or_default();

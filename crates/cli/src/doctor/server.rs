@@ -87,8 +87,8 @@ impl Patient<'_> {
         }
     }
 
-    /// Two statements of one connection reach two servers' processes behind a pooler in transaction
-    /// mode, as soon as another client is busy. A setting of the session shows the pooler immediately.
+    /// A pooler in transaction mode may run two statements of one connection in two sessions. The
+    /// check notices a pooler that has another port than the server.
     pub(super) async fn pooler(&mut self) -> Checked {
         if self.kind != Kind::Postgres {
             return Ok(None);

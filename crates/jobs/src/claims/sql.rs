@@ -12,8 +12,9 @@ use perennial_store::{
     timing::within,
 };
 
-/// lock id, number of rows, values of filters -> nothing; sets `{claimed}` in the first rows of
-/// `{table}` by `{free}` (conditions and their ORDER BY); `{id}` is the key
+/// lock id, number of rows, values of filters, length of the claim if it expires -> nothing; sets
+/// `{claimed}` in the first rows of `{table}` by `{free}` (conditions and their ORDER BY); `{id}`
+/// is the key
 pub(crate) const CLAIM: Sides = Sides {
     sqlite: "UPDATE {table} SET {claimed} WHERE {id} IN (SELECT {id} FROM {table} WHERE {free} LIMIT $2)",
     // MATERIALIZED: chosen once, not anew for each row.
@@ -265,7 +266,7 @@ impl Table {
         Ok((statement, arguments))
     }
 
-    /// Runs an update, and returns the number of rows. `twice`: also after a lost answer.
+    /// Runs an update, and returns the number of rows. `twice`: runs it again after a lost reply.
     async fn run(&self, update: &Update<'_>, twice: bool) -> Result<u64, BoxError> {
         let (statement, arguments) = update;
         Ok(self.ask(statement, arguments, twice).await?.changed)

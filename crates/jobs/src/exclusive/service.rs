@@ -80,8 +80,8 @@ impl ExclusiveLayer {
         Ok(response.map(BodyExt::boxed_unsync))
     }
 
-    /// Returns the response to a request without the lock: the lock is taken, or the store failed
-    /// with `error`.
+    /// Returns the response to a request without the lock: the lock is taken, or `error` says why
+    /// it could not be taken or was lost.
     fn refused<E>(
         &self,
         name: &LockName,

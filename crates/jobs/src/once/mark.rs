@@ -65,8 +65,8 @@ pub(crate) const MARK: Sides = Sides {
     )
 };
 
-/// Reads a lock as [`locks::INSPECT`] does, in its present state, whatever the transaction has read
-/// before.
+/// Reads a lock as [`locks::INSPECT`] does; on MySQL in its present state, whatever the transaction
+/// has read before.
 const INSPECT_NOW: Sides = Sides {
     mysql: "SELECT l.kind, l.name, l.owner, l.fence, n.at - l.acquired_at, l.expires_at - n.at
         FROM (SELECT {now} AS at) n JOIN {p}lock l ON l.kind = $1 AND l.name = $2 LOCK IN SHARE MODE",

@@ -41,8 +41,8 @@ impl Queues {
 ///
 /// # Errors
 ///
-/// [Taken](crate::ErrorKind::Taken): the lock was not free in time; the message names the holder. Or the
-/// database fails.
+/// [Taken](crate::ErrorKind::Taken): the lock was not free in time; the message names the holder,
+/// if there is one. Or the database fails.
 ///
 /// # Cancel safety
 ///
@@ -64,7 +64,7 @@ impl LockAttempt {
         self
     }
 
-    /// Sets the purpose of the lock, which others see, of at most 100 bytes.
+    /// Sets the purpose of the lock, which others see; its first 100 bytes are stored.
     pub fn action(mut self, action: impl Into<String>) -> Self {
         self.action = action.into();
         self

@@ -14,7 +14,7 @@ const TEXT: usize = 100;
 pub struct LockInfo {
     /// The lock's kind.
     pub kind: LockKind,
-    /// The lock's name; for a name longer than 180 bytes, its beginning and a digest.
+    /// The lock's name, as [stored](LockName::as_str).
     pub name: String,
     /// The fence of the lock's latest lease.
     pub fence: Fence,
@@ -74,8 +74,7 @@ pub(super) fn process_label() -> String {
     format!("{}:{}", host(), std::process::id())
 }
 
-/// Returns the host's name: that of a container's environment (Windows has another variable), or
-/// else Linux's.
+/// Returns the host's name: of the environment, or else of Linux's kernel, or else `host`.
 fn host() -> String {
     let variables = ["HOSTNAME", "COMPUTERNAME"].into_iter();
     let mut named = variables.filter_map(|name| std::env::var(name).ok());
@@ -84,7 +83,7 @@ fn host() -> String {
     name.map_or_else(|| "host".to_owned(), |name| name.trim().to_owned())
 }
 
-/// Returns an owner that no other acquisition has, with the holder's words.
+/// Returns an owner that no other acquisition has, with the holder's label and action.
 pub(super) fn owner(label: &str, action: &str) -> String {
     let id = uuid::Uuid::new_v4();
     format!("{} {}\t{}", id.simple(), plain(label), plain(action))

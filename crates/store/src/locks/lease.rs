@@ -84,7 +84,8 @@ impl Lease {
 
     /// Returns the fencing token, which is greater than the token of every earlier lease on this name.
     ///
-    /// A late write of a paused holder changes nothing, if each write stores its fence beside the data:
+    /// A late write of a paused holder cannot overwrite a later holder's, if each write stores its
+    /// fence:
     ///
     /// ```sql
     /// UPDATE document SET text = $1, fence = $2 WHERE id = $3 AND fence <= $2
@@ -98,8 +99,8 @@ impl Lease {
         &self.core.row
     }
 
-    /// Returns the time for which the lease holds, by this process's monotonic clock, counted from before
-    /// the attempt or the extension. Zero if the lease is lost.
+    /// Returns the time until the lease ends, by this process's monotonic clock. Zero if the lease
+    /// is lost.
     pub fn remaining(&self) -> Duration {
         self.core.term.borrow().remaining(Instant::now())
     }
@@ -119,7 +120,7 @@ impl Lease {
     ///
     /// [Lost](crate::ErrorKind::Lost): another holder has taken the lock over, or the lock was
     /// [broken](crate::locks::Locks::break_lock). Or the database fails, and the lock is free when
-    /// the lease expires.
+    /// the lease expires, at the latest.
     ///
     /// # Cancel safety
     ///
@@ -162,9 +163,9 @@ impl Lease {
         }
     }
 
-    /// Resolves when the lease can no longer be relied on: another process has taken the lock over
-    /// or broken it, or the lease has ended without an extension. After a suspension of the machine, at the
-    /// next extension, at most a third of the lease later.
+    /// Resolves when the lease can no longer be relied on: it has ended without an extension, or an
+    /// extension was refused, as another process has taken the lock over or broken it. The process
+    /// extends the lease each time a third of it has passed.
     ///
     /// # Cancel safety
     ///

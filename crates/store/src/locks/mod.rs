@@ -119,15 +119,16 @@ impl Locks {
         self
     }
 
-    /// Sets the holder's label, which others see, of at most 100 bytes. Default: the host's name and the
-    /// process's number, such as `web1:4711`.
+    /// Sets the holder's label, which others see; its first 100 bytes are stored. Default: the
+    /// host's name and the process's number, such as `web1:4711`.
     #[must_use = "returns the locks with this label"]
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = label.into().into();
         self
     }
 
-    /// Takes the lock if it is free, without waiting. `None`: another holder has the lock.
+    /// Takes the lock if it is free, without waiting. `None`: another holder has the lock, or it is
+    /// in cooldown.
     ///
     /// ```
     /// # async fn f(locks: perennial_store::Locks, customer: &str) -> Result<(), perennial_store::Error> {
@@ -140,8 +141,8 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// The database fails. If it runs the statement later, the lock is revoked within a quarter of an hour (for
-    /// up to 1,000 attempts), or held for a lease.
+    /// The database fails. If it runs the statement later, the lock is taken until this process
+    /// revokes it, within a quarter of an hour, or until the lease expires.
     ///
     /// # Cancel safety
     ///
@@ -177,9 +178,10 @@ impl Locks {
         &self.common.tasks
     }
 
-    /// Waits for idempotent requests that continue without their clients, the storing of their responses, and
-    /// the release of the locks of dropped [leases](Lease). Call `shutdown`, or `Perennial::shutdown`, after
-    /// the server has drained. A request has no limit of its own: put a timeout inside its layer.
+    /// Waits for idempotent requests that continue without their clients, and for the release of
+    /// dropped [leases](Lease). Call `shutdown` after the server has drained; a site's
+    /// `Perennial::shutdown` does the same. A request has no limit of its own: put a timeout inside
+    /// its layer.
     ///
     /// # Cancel safety
     ///
@@ -280,7 +282,8 @@ impl Locks {
         Ok(row.map(LockInfo::of))
     }
 
-    /// Returns the locks of all kinds that are held or in cooldown, sorted by kind and name.
+    /// Returns the locks of all kinds that are held or in cooldown, sorted by kind and name,
+    /// without the marks of completed work.
     ///
     /// # Errors
     ///
@@ -290,10 +293,11 @@ impl Locks {
         Ok(rows.into_iter().map(LockInfo::of).collect())
     }
 
-    /// Takes a lock from its holder, or ends a cooldown, for processes that do not know it yet. `seen`: only if
-    /// the lock still has this [fence](LockInfo::fence). Returns false if the lock has another fence or no row.
+    /// Takes a lock from its holder, or ends a cooldown. `seen`: only if the lock still has this
+    /// [fence](LockInfo::fence). Returns false if the lock has another fence or no row. A process
+    /// whose own regeneration failed keeps a page's cooldown in memory.
     ///
-    /// The holder learns of the [loss](Lease::lost) at its next extension, at most a third of the lease later.
+    /// The holder learns of the [loss](Lease::lost) at its next extension.
     ///
     /// # Errors
     ///
@@ -312,8 +316,8 @@ impl Locks {
         Ok(broken)
     }
 
-    /// Removes locks that have had no holder for at least `unused`. Fences still grow; the marks of
-    /// completed work stay.
+    /// Removes locks that are free, and whose lease expired, or was acquired and then released,
+    /// more than `unused` ago. Fences still grow; the marks of completed work stay.
     ///
     /// # Errors
     ///

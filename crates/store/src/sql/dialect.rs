@@ -11,7 +11,7 @@ pub struct Dialect {
     /// Writes an argument into a statement, which is then one message, as a pooler that shares connections
     /// by the transaction requires; `None`: arguments are bound.
     pub literal: Option<fn(Arg<'_>) -> String>,
-    /// The connection is a socket, which is closed after an error. SQLite's connection continues.
+    /// The connection is a socket, which may be broken. SQLite's is none.
     pub socket: bool,
     /// Tables of the same names are not Perennial's.
     pub foreign: &'static [&'static str],
@@ -23,7 +23,8 @@ pub struct Dialect {
     pub contended: &'static [&'static str],
     /// The connection is closed: the server ends, is not the primary, or does not know the outcome.
     pub gone: &'static [&'static str],
-    /// The content is too large, or a constraint or trigger forbids the row.
+    /// The content is too large, its text cannot be encoded, or a constraint or trigger forbids the
+    /// row.
     pub unfit: &'static [&'static str],
     /// The database is read-only.
     pub readonly: &'static [&'static str],

@@ -11,7 +11,8 @@ use crate::{
 
 #[doc(hidden)]
 impl Database {
-    /// Returns a task that calls `heard` for each notification of a possible invalidation.
+    /// Returns a future that calls `heard` after notifications of possible invalidations, once for
+    /// all that arrive within 50 ms.
     ///
     /// Notifications while there is no connection are lost: a notification is only a hint.
     ///

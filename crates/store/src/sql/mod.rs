@@ -24,14 +24,15 @@ use self::{
     store::SqlStore,
     url::{check_url, side_of},
 };
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use crate::timing::CONNECT_LIMIT;
 use crate::{
     calls::Backend,
     error::Error,
     timing::{PREPARE_LIMIT, STATEMENT_TIMEOUT, within},
 };
 pub use connection::Connection;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-use {self::url::without_password, crate::timing::CONNECT_LIMIT};
+pub use url::without_password;
 
 /// The largest number of connections in Perennial's own pool.
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
@@ -46,8 +47,8 @@ pub enum Connect {
     Lazily,
 }
 
-/// A database for Perennial: from the application's own `SqlitePool`, `PgPool` or `MySqlPool` of sqlx
-/// 0.9, or from `Perennial::database`.
+/// A database for Perennial: from the application's own `SqlitePool`, `PgPool` or `MySqlPool` of
+/// sqlx 0.9, from [`open`](Self::open), or from `Perennial::database`.
 #[derive(Clone, Debug)]
 pub struct Database {
     pool: AnyPool,
@@ -172,8 +173,9 @@ impl Database {
     ///
     /// # Errors
     ///
-    /// The table prefix cannot be used, the database fails, its tables belong to a newer release,
-    /// or are missing and the role may not make them. May take 60 s.
+    /// The table prefix or the database's isolation cannot be used, the database fails, its tables
+    /// belong to a newer release or to another program, or are missing and the role may not make
+    /// them. May take 60 s. With [`Connect::Lazily`] only the prefix is checked.
     pub async fn store_when(
         self,
         prefix: &str,

@@ -65,7 +65,8 @@ impl<DB: Driver> Connections<DB> {
         done
     }
 
-    /// Runs a statement that may run twice, and again if its connection broke or it lost to another one.
+    /// Runs a statement whose repetition does no harm. Repeats it after a broken connection, and
+    /// where another statement was faster.
     pub async fn run(
         &self,
         statement: &Statement,

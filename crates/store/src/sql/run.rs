@@ -18,10 +18,12 @@ use crate::sql::{
 pub trait Supported: Database {
     const DIALECT: &'static Dialect;
 
-    /// The query for the server's kind, if servers differ: names, with the values of settings.
+    /// The query that finds out which of several kinds of servers this is. Each row of its result
+    /// has a name, of the product or of a setting, and the setting's value.
     const KIND_QUERY: Option<&'static str> = None;
 
-    /// Servers whose SQL differs: a word in a name of that answer, and their side.
+    /// The servers whose SQL differs: a word in a name that [`KIND_QUERY`](Self::KIND_QUERY)
+    /// returns, and the SQL of that server.
     const RELATIVES: &'static [(&'static str, Side)] = &[];
 
     /// Returns the number of changed rows, and the insert id on databases that return the fence as
@@ -208,9 +210,9 @@ fn substitute(template: &str, mut argument: impl FnMut(usize) -> String) -> Stri
     sql
 }
 
-/// Trusts a text that consists of Perennial's templates, names that `Claims` has checked,
-/// conditions in the program, a prefix that `schema::check_prefix` has checked, numbers, and a
-/// dialect's literals.
+/// Trusts a text that consists of Perennial's templates, names that perennial-jobs has checked, the
+/// `&'static str` of `Claims::filter_sql`, a prefix that `schema::check_prefix` has checked,
+/// numbers, and a dialect's literals.
 fn trusted(sql: String) -> SqlStr {
     AssertSqlSafe(Arc::<str>::from(sql)).into_sql_str()
 }
@@ -251,7 +253,8 @@ async fn collect<DB: Driver>(mut stream: Results<'_, DB>) -> Result<Done<DB>, sq
     Ok(done)
 }
 
-/// Returns the number in the first row; `None`: the statement did nothing.
+/// Returns the number in the first row or, without rows, the insert id of a changed row. `None`:
+/// NULL, or the statement did nothing.
 pub fn number<DB: Driver>(done: &Done<DB>) -> Result<Option<i64>, sqlx::Error> {
     match done.rows.first() {
         Some(row) => row.int(0),

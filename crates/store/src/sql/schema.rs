@@ -59,7 +59,7 @@ pub(super) async fn prepare<DB: Driver>(
     }
 }
 
-/// Applies the missing migration steps. An error: a newer release has made the tables.
+/// Applies the missing migration steps. The inner error: a newer release has made the tables.
 async fn upgrade<DB: Driver>(
     pool: &Pool<DB>,
     side: Side,

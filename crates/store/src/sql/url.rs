@@ -58,12 +58,33 @@ pub(super) fn check_url(url: &str) -> Result<(), Error> {
 }
 
 /// Returns the URL without the credentials before the `@` and the text behind a `?`, for the log.
-pub(super) fn without_password(url: &str) -> String {
+pub fn without_password(url: &str) -> String {
     let (address, query) = url.split_once('?').unwrap_or((url, ""));
-    match (address.split_once("://"), address.rsplit_once('@')) {
+    let scheme = address.find("://").map_or("", |at| &address[..at + 3]);
+    match address.rsplit_once('@') {
         // The `?` may be a part of the password.
-        (Some((scheme, _)), _) if query.contains('@') => format!("{scheme}://…"),
-        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
-        _ => address.to_owned(),
+        _ if query.contains('@') => format!("{scheme}…"),
+        Some((_, host)) => format!("{scheme}…@{host}"),
+        None => address.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_password;
+
+    #[test]
+    fn password_is_never_shown() {
+        for (url, shown) in [
+            (
+                "postgres://me:a@b:c@host/site?password=x",
+                "postgres://…@host/site",
+            ),
+            ("postgres://me:se?cret@host/site", "postgres://…"),
+            ("postgres:me:secret@host/site", "…@host/site"),
+            ("sqlite://site.db", "sqlite://site.db"),
+        ] {
+            assert_eq!(without_password(url), shown);
+        }
     }
 }

@@ -130,8 +130,8 @@ pub(crate) const LATEST: Sides = Sides::same(
 pub(crate) const READ: &str = "SELECT e.fence, n.at - e.generated_at, e.generated_at, e.epoch, e.status, e.headers, e.{body}, e.metadata, e.name
     FROM (SELECT {now} AS at{hex}) n JOIN {p}entry e ON e.name IN (";
 
-/// -> the number of pages, the number of stale ones, the sum of their sizes, the time since the first one of
-/// them was read
+/// -> the number of pages, the number of stale pages, the sum of all sizes, the time since the
+/// earliest `read_at`
 pub(crate) const COUNT: Sides = Sides::same(
     "SELECT count(*), count(CASE WHEN e.stale_at <= n.at THEN 1 END), CAST(coalesce(sum(e.bytes), 0) AS {int}),
         coalesce(max(n.at) - min(e.read_at), 0)
@@ -144,7 +144,7 @@ pub(crate) const COUNT: Sides = Sides::same(
 pub(crate) const TOUCH: &str =
     "UPDATE {p}entry SET read_at = {now} WHERE read_at < {now} - $1 AND name IN (";
 
-/// The hundred pages that nobody has read for longest, without those that are being regenerated.
+/// The hundred pages with the earliest `read_at`, without those that are being regenerated.
 ///
 /// -> name, size of the body, time of the read
 pub(crate) const UNREAD: Sides = Sides::same(

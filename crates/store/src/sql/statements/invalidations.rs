@@ -89,7 +89,8 @@ pub(crate) const INVALIDATED_FOR_LONG: Sides = Sides::same(
     WHERE name > $1 AND name < 'revision;' ORDER BY name LIMIT $2",
 );
 
-/// last epoch, the smallest epoch of an entry, the least age -> the last one of the next few
+/// last epoch, the smallest epoch of an entry, the least age -> the greatest of the next 10,000
+/// epochs
 pub(crate) const NEXT: Sides = Sides::same(
     "SELECT max(n.epoch) FROM (
         SELECT epoch FROM {p}invalidation

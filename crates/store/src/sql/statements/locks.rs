@@ -86,8 +86,8 @@ pub(crate) const REVOKE: Sides = Sides::same(
     WHERE kind = $1 AND name = $2 AND owner = $3",
 );
 
-/// Takes the locks of a page's variants from their holders. The rows are a range of the primary
-/// key, which is ordered by bytes.
+/// Takes the locks of a page's variants from their holders. Where the primary key is ordered by
+/// bytes, the rows are a range of it.
 ///
 /// the lower bound of the variants' names, the upper bound (excluded)
 pub(crate) const BREAK_VARIANTS: Sides = Sides::same(
@@ -109,15 +109,15 @@ pub(crate) const HELD: Sides = Sides::same(
     WHERE NOT (l.owner IS NULL AND l.kind = 'once') ORDER BY l.kind, l.name",
 );
 
-/// kind, last name -> the last one of the next few
+/// kind, last name -> the last of the next hundred names
 pub(crate) const NEXT: Sides = Sides::same(
     "SELECT max(n.name) FROM (
         SELECT name FROM {p}lock WHERE kind = $1 AND name > $2 ORDER BY name LIMIT 100
     ) n",
 );
 
-/// kind, last name, the last one of the next few, time unused: without an owner, with one, without
-/// an owner and an entry
+/// kind, last name, the last of the next hundred names, and the time unused of a lock: without an
+/// owner, with an owner, with neither an owner nor an entry
 pub(crate) const PRUNE: Sides = Sides::same(
     "DELETE FROM {p}lock WHERE kind = $1 AND name > $2 AND name <= $3
     AND CASE WHEN acquired_at < expires_at THEN expires_at ELSE acquired_at END

@@ -19,8 +19,8 @@ pub(crate) const BEGIN: Sides = Sides {
     )
 };
 
-/// name, fingerprint, time of `again` or -1 -> owner, fingerprint, remaining, 1 if the row may be
-/// taken from its owner, status, headers, body
+/// name, fingerprint, the time after which a request runs again or -1 -> owner, fingerprint,
+/// remaining, 1 if the row may be taken from its owner, status, headers, body
 pub(crate) const READ: Sides = Sides::same(
     "{waits}SELECT r.owner, r.fingerprint, r.expires_at - n.at,
         CASE WHEN r.retain_until <= n.at THEN 1
@@ -32,8 +32,8 @@ pub(crate) const READ: Sides = Sides::same(
 
 /// Takes the row from the owner that was read, if the row may still be taken.
 ///
-/// name, owner, fingerprint, length, retention, time of `again` or -1, owner that was read -> one
-/// row changed, if the row was taken
+/// name, owner, fingerprint, length, retention, the time after which a request runs again or -1,
+/// owner that was read -> one row changed, if the row was taken
 pub(crate) const TAKE: Sides = Sides::same(
     "{waits}UPDATE {p}request SET owner = $2, fingerprint = $3, begun_at = {now}, expires_at = {now} + $4,
         retain_until = {now} + $5, status = NULL, headers = NULL, {body} = NULL

@@ -117,7 +117,8 @@ impl<DB: Driver> SqlStore<DB> {
         Ok(done.changed > 0)
     }
 
-    /// Takes the locks first, also of variants that are being made for the first time.
+    /// Purges a key. First breaks the locks, so that no holder publishes, also of variants that are
+    /// being generated for the first time.
     pub(crate) async fn purge(&self, Purge { key }: &Purge) -> Answer<()> {
         let page = LockName::of(LockKind::Page, key.as_str());
         self.break_lock(&page, None).await?;

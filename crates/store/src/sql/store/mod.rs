@@ -120,8 +120,8 @@ impl<DB: Driver> SqlStore<DB> {
     }
 
     /// Runs a statement that ends with a list of at most [`MOST_NAMES`] names, after its other
-    /// arguments; without names, as it is. A connection keeps each prepared text, so there are few: the
-    /// last name fills up.
+    /// arguments; without names, the text has no list. A connection caches each prepared text, so
+    /// the list has one of a few lengths, and repeats its last name.
     async fn run_listed<'a>(
         &self,
         text: &str,
