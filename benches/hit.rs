@@ -81,7 +81,7 @@ fn main() {
         } = Sides::new(&site(), size);
         let headers = wake(&mut layered, page(0)).headers().clone();
         let same = [(with_headers(&headers, size), layered.clone())];
-        compare(name, "one with the same headers", &same, &page);
+        compare(name, "a handler with the same headers", &same, &page);
         compare(name, BARE, &[(bare.clone(), layered)], &page);
         let name = format!("{name}, around the router");
         compare(&name, BARE, &[(bare, around)], &page);
@@ -144,13 +144,13 @@ fn many(site: &Perennial, size: usize) {
     }
     let memory = resident().saturating_sub(before) / EXTENT.keys as u64;
     let sides = [(map(EXTENT.keys, &headers, size), layered)];
-    let beside = &format!("its own map of {}", EXTENT.keys);
+    let beside = &format!("a handler with a map of {} pages", EXTENT.keys);
     let compare = |name: &str, number: &(dyn Fn(usize) -> usize + Sync)| {
         let request = |visit| request(&one_of_many(number(visit)));
         compare(name, beside, &sides, &request);
     };
-    compare("1 KiB, one of the keys", &|_| 0);
-    compare("1 KiB, any of the keys", &|visit| {
+    compare("1 KiB, one of the pages", &|_| 0);
+    compare("1 KiB, any of the pages", &|visit| {
         visit * 7919 % EXTENT.keys
     });
     let popular = popular(EXTENT.keys);
@@ -158,7 +158,7 @@ fn many(site: &Perennial, size: usize) {
         popular[visit % popular.len()]
     });
     let weight = site.stats().memory_bytes / EXTENT.keys as u64;
-    println!("memory of a page of 1 KiB: {memory} bytes; by the memory's own count: {weight}");
+    println!("memory of a page of 1 KiB: {memory} bytes; counted for `memory_capacity`: {weight}");
 }
 
 /// Returns numbers below `count`, the number n as often as 1 / (n + 1).
@@ -203,8 +203,8 @@ fn compressed(site: &dyn Fn() -> Perennial) {
     until_compressed(&mut layered, &request);
     let sides = [(bare, layered)];
     compare(
-        "64 KiB, in a coding",
-        "tower-http's compression",
+        "64 KiB, stored compressed",
+        "tower-http's, which compresses each time",
         &sides,
         &request,
     );
