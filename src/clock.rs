@@ -1,5 +1,5 @@
-//! The monotonic clock of this process. A version may be older than the process, which an [`Instant`]
-//! cannot express: times count from a start and may be negative.
+//! The monotonic clock of this process. Times may be negative, as a version may be older than the
+//! process.
 
 use std::{
     ops,

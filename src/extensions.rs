@@ -1,16 +1,7 @@
 use std::{sync::Arc, time::Duration};
 
-/// The age at which the response is stale, in place of the policy's interval.
-///
-/// ```
-/// use std::time::Duration;
-/// use axum::{Extension, response::IntoResponse};
-/// use perennial::RefreshAfter;
-///
-/// async fn price() -> impl IntoResponse {
-///     (Extension(RefreshAfter(Duration::from_secs(60))), "42 €")
-/// }
-/// ```
+/// The age at which the response is stale, in place of the policy's interval, for an extension of the
+/// response: `Extension(RefreshAfter(Duration::from_secs(60)))`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RefreshAfter(pub Duration);
 

@@ -1,10 +1,10 @@
 //! Site content that regrows by itself: an HTTP response cache for axum and Tower, with
 //! stale-while-revalidate, in the site's own SQL database.
 //!
-//! A Tower layer stores a route's generated response in SQLite, PostgreSQL, MySQL or MariaDB,
-//! serves it from memory, and checks its age on each request. When the response is stale, one
-//! request across all processes takes a non-blocking lock in that database and regenerates it; all
-//! other requests get the old response. A lock left by a crash is taken over.
+//! A Tower layer stores a route's generated response in SQLite, PostgreSQL, MySQL or MariaDB, and
+//! serves it from memory. When the response is stale, one request across all processes takes a
+//! non-blocking lock in that database and regenerates it; all other requests get the old response.
+//! A lock left by a crash is taken over.
 //!
 //! ```no_run
 //! # #[cfg(feature = "sqlite")]
@@ -28,22 +28,21 @@
 //! # }
 //! ```
 //!
-//! Perennial is not for pages that are each visitor's own, or that must be up to the second. Read
-//! on with [`Refresh`], [`RefreshLayer`](layer::RefreshLayer), [`Key`], [`Builder`], or the
-//! chapters of the `guide`.
+//! Not for pages that are each visitor's own, or that must be up to the second. Read on with
+//! [`Refresh`], [`RefreshLayer`](layer::RefreshLayer), [`Builder`], or the `guide`.
 //!
 //! | feature | default | adds |
 //! |---|---|---|
 //! | `sqlite` | yes | the store in an SQLite database |
 //! | `postgres` | | the store in PostgreSQL |
 //! | `mysql` | | the store in MySQL or MariaDB |
-//! | `axum` | yes | what axum 0.8 needs: without it, each request through axum's router bypasses the cache |
+//! | `axum` | yes | axum 0.8: without it, each request through axum's router bypasses the cache |
 //! | `compression` | | pages in `br` and `gzip`, compressed once a version |
-//! | `metrics` | | metrics through the facade of the crate `metrics` |
+//! | `metrics` | | metrics, by the crate `metrics` |
 //!
-//! A site needs the feature of at least one database. Intervals by the calendar are in
-//! [perennial-calendar](https://docs.rs/perennial-calendar), helpers for an application's tests in
-//! [perennial-testing](https://docs.rs/perennial-testing), jobs in
+//! A site needs the feature of at least one database. Further crates:
+//! [perennial-calendar](https://docs.rs/perennial-calendar),
+//! [perennial-testing](https://docs.rs/perennial-testing) for an application's tests,
 //! [perennial-jobs](https://docs.rs/perennial-jobs).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -17,11 +17,9 @@ words! {
         /// Content is stored and served, with two differences for the person who changes the
         /// program:
         ///
-        /// - All content is stale once the executable has changed, by its time of modification: a
-        ///   template that is compiled in shows at the next reload.
-        /// - The visitor whose request regenerates waits for the new version as long as the policy's
-        ///   [`timeout`](crate::Refresh::timeout), and gets the failure of a generator even if there
-        ///   is an old version. There is no cooldown.
+        /// - All content is stale once the executable has changed, by its time of modification.
+        /// - The visitor whose request regenerates waits for the new version, and gets the failure
+        ///   of a generator even if there is an old version. There is no cooldown.
         Development => "development",
     }
 }

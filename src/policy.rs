@@ -95,9 +95,8 @@ impl Refresh {
     }
 
     /// Creates a policy under which a version is stale as soon as an occurrence of the schedule
-    /// lies between the begin of its generation and now, by the database's clock. The first request
-    /// after the occurrence regenerates the page. A 404, 405, 410 or 414 is stale after a minute at
-    /// the latest.
+    /// lies between the begin of its generation and now, by the database's clock. A 404, 405, 410
+    /// or 414 is stale after a minute at the latest.
     pub fn on(schedule: &'static dyn Schedule) -> Self {
         let mut policy = Self::every(schedule.period());
         policy.schedule = Some(schedule);
@@ -110,8 +109,8 @@ impl Refresh {
     /// - The lifetime is `s-maxage`, `max-age` or `Expires` (RFC 9111 §4.2), less the response's
     ///   `Age`. `jitter`, `stale_while_revalidate` and `stale_if_error` have no effect on such a
     ///   response.
-    /// - A valid `CDN-Cache-Control` replaces `Cache-Control` and `Expires`, also for the question whether the
-    ///   response may be stored (RFC 9213 §2.2). Of an invalid one, `private` and `no-store` count.
+    /// - A valid `CDN-Cache-Control` replaces `Cache-Control` and `Expires`, also for whether the
+    ///   response may be stored (RFC 9213 §2.2).
     /// - A stale version is served only for the time of the directive `stale-while-revalidate` or
     ///   `stale-if-error` (RFC 5861); without one, visitors wait for the new version.
     pub const fn from_headers(default: Duration) -> Self {
@@ -121,22 +120,22 @@ impl Refresh {
     }
 
     /// Sets the time that the visitor whose request started the regeneration waits for the new
-    /// version. After that the visitor gets the old version, and the regeneration continues. Default: 1 s.
+    /// version, before getting the old one. Default: 1 s.
     pub const fn soft_timeout(mut self, limit: Duration) -> Self {
         self.soft_timeout = limit;
         self
     }
 
-    /// Serves the old version immediately to the visitor whose request starts the regeneration, too:
-    /// a [`soft_timeout`](Self::soft_timeout) of zero, as `stale-while-revalidate` of RFC 5861 §3.
+    /// Sets a [`soft_timeout`](Self::soft_timeout) of zero, as `stale-while-revalidate` of RFC 5861
+    /// §3.
     pub const fn in_background(self) -> Self {
         self.soft_timeout(Duration::ZERO)
     }
 
     /// Sets the time that visitors wait for a page that another visitor's request generates, if no
-    /// version may be served: the first one is generated, or the old one is older than
-    /// [`stale_while_revalidate`](Self::stale_while_revalidate) allows. After that they get 503
-    /// with `Retry-After`. Default: 30 s.
+    /// version may be served: it is the first one, or the old one is [too
+    /// old](Self::stale_while_revalidate). After that they get 503 with `Retry-After`. Default: 30
+    /// s.
     pub const fn first_wait(mut self, limit: Duration) -> Self {
         self.first_wait = limit;
         self
@@ -172,8 +171,8 @@ impl Refresh {
     /// Sets the time after a failure in which no process tries again. Default: the interval, but at
     /// least 3 s and at most 30 s.
     ///
-    /// Without a servable version, the time is a second after the first failure, and doubles with each
-    /// further one up to the cooldown.
+    /// Without a servable version, the time is a second, and doubles with each failure up to the
+    /// cooldown.
     ///
     /// # Panics
     ///
@@ -188,19 +187,16 @@ impl Refresh {
     }
 
     /// Sets the time after the interval for which an old version is served while one request
-    /// regenerates the page (RFC 5861 §3). Visitors of an older version wait as for a first version.
+    /// regenerates the page (RFC 5861 §3). Afterwards visitors wait as for a first version.
     /// Default: no limit.
-    ///
-    /// An invalidated version whose interval has not ended is served meanwhile;
-    /// [`purge`](crate::Perennial::purge) ends that.
     pub const fn stale_while_revalidate(mut self, limit: Duration) -> Self {
         self.stale_while_revalidate = Some(limit);
         self
     }
 
     /// Sets the time after the interval for which an old version is served once a regeneration has
-    /// failed, also beyond [`stale_while_revalidate`](Self::stale_while_revalidate) (RFC 5861 §4).
-    /// Default: zero. Has an effect only beside `stale_while_revalidate`.
+    /// failed (RFC 5861 §4). Default: zero. Has an effect only beside
+    /// [`stale_while_revalidate`](Self::stale_while_revalidate).
     pub const fn stale_if_error(mut self, limit: Duration) -> Self {
         self.stale_if_error = limit;
         self
@@ -216,9 +212,8 @@ impl Refresh {
     }
 
     /// Spreads expiry: each key's interval is shortened by a fixed part of up to this fraction, so
-    /// that pages generated together do not expire together. Default: 0. With a
-    /// [schedule](Self::on), each page is stale later instead, by such a part of the time to the
-    /// following occurrence.
+    /// that pages generated together do not expire together. With a [schedule](Self::on), each page
+    /// is stale later, by a part of the time to the following occurrence. Default: 0.
     ///
     /// # Panics
     ///
@@ -233,9 +228,8 @@ impl Refresh {
     /// that a busy page is regenerated before it is stale. Default: 1, no hit does. No effect on a
     /// [schedule](Self::on).
     ///
-    /// Each process begins earlier by a random time: the generator's last duration times −ln of a
-    /// random number in (0, 1], up to half of this part (XFetch: Vattani, Chierichetti and
-    /// Lowenstein, 2015).
+    /// Each process begins earlier by a random time that grows with the generator's, up to half of
+    /// this part (XFetch: Vattani, Chierichetti and Lowenstein, 2015).
     ///
     /// # Panics
     ///
@@ -249,9 +243,10 @@ impl Refresh {
         self
     }
 
-    /// Sets the time for which browsers and other caches may use a response without asking (`max-age`), until
-    /// the version is stale at most, if the generator set neither `Cache-Control` nor `Expires`. The site
-    /// cannot revoke that. Default: zero, and a client asks before each use (`no-cache`).
+    /// Sets the time for which browsers and other caches may use a response without asking
+    /// (`max-age`), until the version is stale at most, if the generator set neither
+    /// `Cache-Control` nor `Expires`. Default: zero, and a client asks before each use
+    /// (`no-cache`).
     pub const fn browser_cache(mut self, limit: Duration) -> Self {
         self.browser_cache = limit;
         self
@@ -259,8 +254,7 @@ impl Refresh {
 
     /// Sets the time for which a content delivery network may use a response without asking, from
     /// when it gets the response until the version is stale at most: `CDN-Cache-Control` (RFC
-    /// 9213), unless the generator set one. A stale version is sent with `no-cache`. Default: no
-    /// such header.
+    /// 9213), unless the generator set one. Default: no such header.
     ///
     /// An invalidation does not reach the network.
     pub const fn cdn_cache(mut self, limit: Duration) -> Self {

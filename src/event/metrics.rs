@@ -1,5 +1,4 @@
-//! Metrics, by the facade of the crate `metrics`. The value of a label comes from an enum or from the
-//! source code: visitors cannot make series.
+//! Metrics, by the facade of the crate `metrics`. Visitors cannot make values of labels.
 
 use std::{sync::Arc, time::Duration};
 

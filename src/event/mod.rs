@@ -1,10 +1,9 @@
 //! Events: what a site does, for [subscribers](crate::Perennial::subscribe), the log and metrics. A hit
 //! is counted by [`Perennial::stats`](crate::Perennial::stats) and is no event.
 //!
-//! Every event but [`Missed`](Event::Missed) is also a line of [tracing](https://docs.rs/tracing).
-//! With the feature `metrics`, most count in the facade of the crate
-//! [metrics](https://docs.rs/metrics), whose recorder the application installs before it opens the
-//! site. The [guide](crate::guide::monitoring) lists both.
+//! Every event but [`Missed`](Event::Missed) is also a line of tracing, and with the feature
+//! `metrics`, most count as metrics, by the recorder that the application installs before it opens
+//! the site. The [guide](crate::guide::monitoring) lists both.
 
 mod counters;
 mod log;
@@ -26,7 +25,7 @@ pub(crate) use observer::{Frequent, Observer};
 pub use perennial_store::LockLoss;
 pub use words::{Bypass, Outcome, Reason, Served};
 
-/// An event of a site in this process. Cheap to clone.
+/// An event of a site in this process.
 ///
 /// ```
 /// # async fn f(site: perennial::Perennial) {

@@ -105,8 +105,8 @@ impl EntryFilter {
 pub struct EntryPage {
     /// The entries, in the order of their stored names.
     pub entries: Vec<Entry>,
-    /// The place of the next page; `None`: this is the last one. As a call reads at most 2,000 rows, a
-    /// page with a next one may have fewer entries than the limit.
+    /// The place of the next page; `None`: this is the last one. A call reads at most 2,000 rows,
+    /// and may return fewer entries than the limit.
     pub next: Option<String>,
 }
 
@@ -144,7 +144,7 @@ pub struct Entry {
     /// The age of the version; zero if nothing is stored.
     #[serde(rename = "age_s", serialize_with = "seconds")]
     pub age: Duration,
-    /// The interval, as the process that stored the version knew it; zero if nothing is stored.
+    /// The interval, by the process that stored the version; zero if nothing is stored.
     #[serde(rename = "interval_s", serialize_with = "seconds")]
     pub interval: Duration,
     /// The time until a request regenerates the page. Zero: the next request does.
@@ -152,7 +152,7 @@ pub struct Entry {
     pub next_regeneration: Duration,
     /// The size of the stored body, in bytes.
     pub bytes: u64,
-    /// The approximate size in the memory of this process, in bytes; `None`: not in memory.
+    /// The approximate size in memory, in bytes; `None`: not in memory.
     pub memory_bytes: Option<u64>,
     /// The tags.
     pub tags: Vec<String>,

@@ -9,7 +9,7 @@ use crate::{
     policy::Refresh,
 };
 
-/// The answer that a request would get now, with the reason; from [`Perennial::explain`](crate::Perennial::explain).
+/// The answer that a request would get now; from [`Perennial::explain`](crate::Perennial::explain).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Explanation {

@@ -1,5 +1,4 @@
-//! Every decision about a resource: functions of values, with the clock as an argument and without
-//! I/O.
+//! Every decision about a resource, with the clock as an argument and without I/O.
 //!
 //! A [`Known`] holds everything that a process knows of a key between two regenerations. A
 //! [`Flight`] is one regeneration: it takes an [`Event`] and returns an [`Effect`], which has the

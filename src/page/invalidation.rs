@@ -1,9 +1,9 @@
 //! The invalidation list (Varnish calls it the ban list) as this process knows it, and the verdict
 //! on a version.
 //!
-//! An invalidation is a name with an epoch, which the database numbers: each is greater than all before,
-//! and becomes visible in this order. A version stores the latest epoch that was known before its generator
-//! began. Invalidations with a later epoch apply to the version.
+//! An invalidation is a name with an epoch, a growing number of the database's. A version stores
+//! the latest epoch that was known before its generator began; invalidations with a later epoch
+//! apply to it.
 
 use std::{
     borrow::Cow,

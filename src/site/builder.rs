@@ -58,8 +58,8 @@ impl Builder {
         }
     }
 
-    /// Sets the first part of the tables' names: a lowercase letter or `_`, then up to 39 lowercase letters,
-    /// digits and `_`. Default: `perennial_`.
+    /// Sets the first part of the tables' names: up to 40 lowercase letters, digits and `_`, and no
+    /// digit first. Default: `perennial_`.
     pub fn table_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.table_prefix = prefix.into();
         self
@@ -73,10 +73,8 @@ impl Builder {
 
     /// Sets the capacity of the stored pages in bytes, each counted with its body and 2 KiB. Default: none.
     ///
-    /// Beyond the capacity, the pages that nobody has read for longest are removed from the
-    /// database: once a minute, at a request. Above four fifths of it, each process stores which
-    /// pages it has read, from once a minute to once an hour. The smallest capacity of the
-    /// processes applies. Zero is an error of `open`.
+    /// Beyond it, the pages that nobody has read for longest are removed: once a minute, at a
+    /// request. The smallest capacity of the processes applies. Zero is an error of `open`.
     pub fn store_capacity(mut self, bytes: u64) -> Self {
         self.settings.store_capacity = Some(bytes);
         self
@@ -97,7 +95,7 @@ impl Builder {
 
     /// Sets the number of regenerations that this process runs concurrently. Default: 16.
     ///
-    /// Further regenerations are skipped, and visitors get the old versions. A first version is always
+    /// Visitors get old versions in place of further regenerations. A first version is always
     /// generated. Zero is an error of `open`.
     pub fn max_regenerations(mut self, at_once: usize) -> Self {
         self.settings.max_regenerations = at_once;
@@ -117,8 +115,8 @@ impl Builder {
         self
     }
 
-    /// Sets the [revision](Self::revision) to a digest of the executable, which the opening of the site
-    /// reads, for some tenths of a second.
+    /// Sets the [revision](Self::revision) to a digest of the executable, which takes some tenths
+    /// of a second.
     pub fn revision_of_executable(mut self) -> Self {
         self.digests_executable = true;
         self
@@ -127,16 +125,15 @@ impl Builder {
     /// Sets the name of this version of the site's code, such as `env!("CARGO_PKG_VERSION")`. Default: none.
     ///
     /// At the first request of a process with another revision than the one before, also after a
-    /// rollback, all content becomes stale. While two revisions run side by side, the later one
-    /// treats the earlier one's pages as stale, and the earlier one serves the later one's pages as
-    /// its own.
+    /// rollback, all content becomes stale. An older process that still runs serves the newer one's
+    /// pages as its own.
     pub fn revision(mut self, revision: impl Into<String>) -> Self {
         self.settings.revision = Some(revision.into());
         self
     }
 
-    /// Lets a request with this token, of 16 bytes at least, in the header `Perennial-Explain` ask why its
-    /// page is cached or not. Default: no token, and the header means nothing.
+    /// Lets a request with this token, of 16 bytes at least, in the header `Perennial-Explain` ask
+    /// why its page is cached or not. Default: none.
     ///
     /// A layer answers such a request with an [`Explanation`](crate::entries::Explanation) as JSON,
     /// and generates and stores nothing. `perennial explain URL` sends one.
@@ -150,8 +147,7 @@ impl Builder {
     /// Sets the time for which a stale version and an unused named lock are stored. Default: 90
     /// days.
     ///
-    /// Once a day (or once in each shorter retention, but at most every 10 s), a request removes
-    /// what is older.
+    /// Once a day, or in each shorter retention, a request removes what is older.
     pub fn retention(mut self, retention: Duration) -> Self {
         self.settings.retention = retention;
         self
@@ -161,57 +157,54 @@ impl Builder {
     /// a second. Default: off.
     ///
     /// Takes one connection of the pool for good, and does not work through a pooler in transaction
-    /// mode. Another kind of database is an error of `open`. CockroachDB and YugabyteDB never
-    /// notify.
+    /// mode. Another kind of database is an error of `open`.
     #[cfg(feature = "postgres")]
     pub fn listen(mut self) -> Self {
         self.listen = true;
         self
     }
 
-    /// Sets the time limit of a call to the database, with the wait for a connection and further
-    /// attempts. Default: 5 s, or the limit of the [`Database`](crate::sql::Database::statement_timeout).
+    /// Sets the time limit of a call to the database, with all attempts. Default: 5 s, or the limit
+    /// of the [`Database`](crate::sql::Database::statement_timeout).
     pub fn statement_timeout(mut self, limit: Duration) -> Self {
         self.statement_timeout = Some(limit);
         self
     }
 
-    /// Sets the longest time that a request waits for the database although the request can be
-    /// answered without the database. Default: 500 ms.
+    /// Sets the longest time that a request that can be answered without the database waits for it.
+    /// Default: 500 ms.
     ///
     /// A request waits for unknown invalidations, a regeneration's lock, the publish of a new
-    /// version, or the release of an exclusive route's lock. After the limit, the request is
-    /// answered, and the statement continues.
+    /// version, or the release of an exclusive route's lock. The statement continues.
     pub fn database_patience(mut self, limit: Duration) -> Self {
         self.database_patience = limit;
         self
     }
 
-    /// Opens the site even while its database is unavailable. The first call that needs the database
-    /// connects, and makes or checks Perennial's tables. Default: the opening does both.
+    /// Opens the site even while its database is unavailable. The first call connects, and makes or
+    /// checks Perennial's tables. Default: the opening does both.
     ///
-    /// Meanwhile each process generates a page once, unsaved, and locks are errors. A lasting
-    /// error, such as a wrong password, is logged once for each kind of call.
+    /// Meanwhile each process generates a page once, unsaved, and locks are errors.
     pub fn connect_lazily(mut self) -> Self {
         self.connect = Connect::Lazily;
         self
     }
 
-    /// Declares for each layer of the site that handlers generate pages without the extension of
-    /// type `T`, as [`RefreshLayer::ignore_extension`](crate::layer::RefreshLayer::ignore_extension) does.
+    /// Does as [`RefreshLayer::ignore_extension`](crate::layer::RefreshLayer::ignore_extension) for
+    /// each layer of the site.
     pub fn ignore_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
         self.known.declare::<T>(false);
         self
     }
 
-    /// Declares for each layer of the site that the extension of type `T` is equal for all visitors, as
-    /// [`RefreshLayer::share_extension`](crate::layer::RefreshLayer::share_extension) does.
+    /// Does as [`RefreshLayer::share_extension`](crate::layer::RefreshLayer::share_extension) for
+    /// each layer of the site.
     pub fn share_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
         self.known.declare::<T>(true);
         self
     }
 
-    /// Opens a database by its URL, as [`Perennial::open`] does, with these settings.
+    /// Does as [`Perennial::open`], with these settings.
     ///
     /// # Errors
     ///
@@ -222,7 +215,7 @@ impl Builder {
         self.with_pool(database).await
     }
 
-    /// Uses the application's own pool, as [`Perennial::with_pool`] does, with these settings.
+    /// Does as [`Perennial::with_pool`], with these settings.
     ///
     /// # Errors
     ///
@@ -252,9 +245,8 @@ impl Builder {
         Ok(site)
     }
 
-    /// Returns the statements that make the tables in a new database of the URL's kind, such as
-    /// `postgres://`, for an administrator to run. Opens nothing. The site's role then needs SELECT, INSERT,
-    /// UPDATE and DELETE.
+    /// Returns the statements that make the tables in a database of the URL's kind, such as
+    /// `postgres://`. The site's role then needs SELECT, INSERT, UPDATE and DELETE.
     ///
     /// # Errors
     ///

@@ -61,8 +61,8 @@ impl axum::response::IntoResponse for Content {
 }
 
 impl Perennial {
-    /// Returns content that is smaller than a whole response, and generates the content if necessary. Stored,
-    /// regenerated and served like a route's page.
+    /// Returns content that is smaller than a response: stored, regenerated and served like a
+    /// route's page.
     ///
     /// The key must not begin with `/`, or be a route's [`Key::name`](crate::Key::name). `generate`
     /// runs in a task of its own, so it owns its data: clone a pool and write `async move || { …
@@ -70,8 +70,7 @@ impl Perennial {
     ///
     /// Called by a handler that generates a page (not in a task that the handler spawns), the
     /// content is a part: the page takes over the part's key and [tags](Self::tag), and is stale
-    /// with the part ([`Refresh::outlives_parts`]). A page with more than 256 parts and tags is
-    /// stale after each invalidation of anything.
+    /// with the part ([`Refresh::outlives_parts`]).
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
@@ -109,16 +108,12 @@ impl Perennial {
             .map(|version| content_of(&version))
     }
 
-    /// Returns content as [`content`](Self::content) does, or `placeholder`, which is not stored, while the
-    /// first version is generated in the background and after a failure of the generator.
+    /// Returns content as [`content`](Self::content) does, or `placeholder`, which is not stored,
+    /// while the first version is generated in the background and after a failure.
     ///
     /// # Errors
     ///
     /// [`Invalid`](crate::ErrorKind::Invalid): the key is empty or begins with `/`.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future cancels no regeneration.
     pub async fn content_or<T, E, Fut>(
         &self,
         key: &str,
@@ -143,17 +138,13 @@ impl Perennial {
     /// Returns a generated value of a Rust type, as [`content`](Self::content) does. The database stores
     /// JSON; memory keeps the decoded value.
     ///
-    /// A stored value that cannot be decoded, as the type has changed, counts as missing, with a warning. A
-    /// change that decodes all the same and means something else needs another key, such as `top-10/2`.
+    /// A stored value that cannot be decoded, as the type has changed, counts as missing, with a
+    /// warning. A change of meaning needs another key, such as `top-10/2`.
     ///
     /// # Errors
     ///
     /// The errors of [`content`](Self::content). A value that cannot be encoded, or decoded again, is a
     /// failure of the generator.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future cancels no regeneration.
     pub async fn value<T, E, Fut>(
         &self,
         key: &str,
@@ -184,8 +175,8 @@ impl Perennial {
         })
     }
 
-    /// Adds tags to the content that the surrounding generator makes: the handler of a stored page, or
-    /// a closure of [`content`](Self::content) or [`value`](Self::value), in the generator's own task.
+    /// Adds tags to what the surrounding generator generates: the handler of a stored page, or a
+    /// closure of [`content`](Self::content), in its own task.
     ///
     /// ```
     /// # fn f(site: perennial::Perennial) {

@@ -23,8 +23,8 @@ pub use builder::Builder;
 pub use content::Content;
 pub use transaction::PendingInvalidation;
 
-/// A site with stored content: one database, shared by all processes of the site, and
-/// the memory of this process. Cheap to clone. Create one for each process and database.
+/// A site: one database, shared by all its processes, and the memory of this process. Cheap to
+/// clone. Create one for each process.
 #[derive(Clone)]
 pub struct Perennial {
     pages: Arc<Pages>,
@@ -48,9 +48,9 @@ impl InvalidateLayer {
 }
 
 impl Perennial {
-    /// Opens a database by its URL, with a pool of five connections, and makes or upgrades Perennial's
-    /// tables: `sqlite://site.db` for a file in the current folder, `postgres://user:password@host/database`
-    /// or `mysql://user:password@host/database` (also for MariaDB), each with its feature.
+    /// Opens a database with a pool of five connections, and makes or upgrades Perennial's tables:
+    /// `sqlite://site.db` (a file in the current folder), `postgres://user:password@host/database`
+    /// or `mysql://user:password@host/database` (also for MariaDB).
     ///
     /// A missing SQLite file is created. An SQLite database is set to WAL mode, with `synchronous =
     /// NORMAL`: a power failure may lose the last commits.
@@ -58,15 +58,14 @@ impl Perennial {
     /// # Errors
     ///
     /// - The URL cannot be used, or the database does not answer within two seconds
-    ///   ([`Builder::connect_lazily`] opens a site nevertheless).
+    ///   ([`Builder::connect_lazily`]).
     /// - The tables belong to a newer release, are not made within 60 s, or are missing and the role may not
     ///   make them ([`Builder::ddl`]).
     pub async fn open(url: &str) -> Result<Self, Error> {
         Self::builder().open(url).await
     }
 
-    /// Uses the application's own sqlx pool, and makes or upgrades Perennial's tables. Two to five
-    /// connections are enough, as none is held while content is generated.
+    /// Uses the application's own sqlx pool, and makes or upgrades Perennial's tables.
     ///
     /// # Errors
     ///
@@ -101,8 +100,7 @@ impl Perennial {
         InvalidateLayer::new(self, Tags::default())
     }
 
-    /// Makes a resource stale in all processes: visitors get the old version while the next request
-    /// regenerates the resource.
+    /// Makes a resource stale: visitors get the old version while the next request regenerates it.
     ///
     /// The key of a route's page is its path and, after `?`, the parameters of the query that are
     /// [part of the key](crate::Key), in any order and percent-encoding. The key of
@@ -115,11 +113,8 @@ impl Perennial {
     ///
     /// # Errors
     ///
-    /// The database fails. The invalidation may have been stored all the same.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves open whether the invalidation is stored.
+    /// The database fails. The invalidation may have been stored, as also after a drop of the
+    /// future.
     pub async fn invalidate(&self, key: &str) -> Result<(), Error> {
         let key = key::canonical(key);
         self.pages.invalidate(Target::Key(&key)).await.map(drop)
@@ -151,19 +146,15 @@ impl Perennial {
     ///
     /// # Errors
     ///
-    /// The database fails. The purge may have been done in part, and can be repeated.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves the purge undone, done, or done in part.
+    /// The database fails. The purge may have been done in part, as also after a drop of the
+    /// future.
     pub async fn purge(&self, key: &str) -> Result<(), Error> {
         self.pages.purge(&key::canonical(key)).await
     }
 
     /// Removes all resources whose keys begin with `prefix`, as [`purge`](Self::purge) does. The
-    /// empty prefix means everything. First ends the serving of all of them, by one statement, and
-    /// then removes each by one. The cooldown of a key without a stored version continues in other
-    /// processes.
+    /// empty prefix means everything. One statement ends the serving of all of them; then each is
+    /// removed. The cooldown of a key without a stored version continues in other processes.
     ///
     /// # Errors
     ///
@@ -175,8 +166,8 @@ impl Perennial {
             .await
     }
 
-    /// Removes all resources with the tag, as [`purge_prefix`](Self::purge_prefix) does. Reads the names of
-    /// all stored resources, 200 in each statement.
+    /// Removes all resources with the tag, as [`purge_prefix`](Self::purge_prefix) does. Reads the
+    /// names of all stored resources.
     pub async fn purge_tag(&self, tag: &str) -> Result<(), Error> {
         let filter = EntryFilter::new().tag(tag);
         self.pages.purge_all(Target::PurgedTag(tag), filter).await
@@ -198,12 +189,11 @@ impl Perennial {
         self.pages.locks()
     }
 
-    /// Returns the site's database with its [statement timeout](Builder::statement_timeout), for
-    /// `Claims` and `SessionLock`.
+    /// Returns the site's database, for `Claims` and `SessionLock`.
     ///
     /// # Errors
     ///
-    /// [`Invalid`](crate::ErrorKind::Invalid): the site is open in memory, and has no SQL database.
+    /// [`Invalid`](crate::ErrorKind::Invalid): the site is open in memory.
     pub fn database(&self) -> Result<Database, Error> {
         let database = self.database.clone();
         database
@@ -216,28 +206,19 @@ impl Perennial {
     }
 
     /// Returns the figures of this site in this process. Runs no statement.
-    ///
-    /// ```
-    /// # fn f(site: perennial::Perennial) {
-    /// use perennial::event::{Outcome, Served};
-    ///
-    /// let stats = site.stats();
-    /// println!("{} hits, {} failures", stats.requests(Served::Hit), stats.regenerations(Outcome::Failed));
-    /// # }
-    /// ```
     pub fn stats(&self) -> Stats {
         self.pages.stats()
     }
 
-    /// Records requests and memory as metrics; all others are recorded as they
-    /// happen. To be called before each scrape. Runs no statement.
+    /// Records requests and memory as metrics, before each scrape; all others are recorded as they
+    /// happen. Runs no statement.
     #[cfg(feature = "metrics")]
     pub fn record_metrics(&self) {
         crate::event::metrics::figures(&self.stats());
     }
 
-    /// Returns a page of the list of stored resources, in the order of their names, and of those that this
-    /// process knows in cooldown or hit-for-pass. Reads no content, by ten statements at most.
+    /// Returns a page of the list of stored resources, in the order of their names, and of those
+    /// that this process knows in cooldown or hit-for-pass. Reads no content.
     ///
     /// # Errors
     ///
@@ -288,11 +269,11 @@ impl Perennial {
     }
 
     /// Begins no further regeneration and waits for the running ones, which release their leases.
-    /// Call `shutdown` after the server has drained. Versions in memory are still served.
+    /// Call it after the server has drained. Versions in memory are still served.
     ///
-    /// A regeneration ends after the policy's [`timeout`](Refresh::timeout) at the latest, and its
-    /// publish and release some 25 s later. An idempotent request has no limit: put a timeout
-    /// inside its layer, or around `shutdown`.
+    /// A regeneration ends after the policy's [`timeout`](Refresh::timeout) and some 25 s at the
+    /// latest. An idempotent request has no limit: put a timeout inside its layer, or around
+    /// `shutdown`.
     ///
     /// # Cancel safety
     ///

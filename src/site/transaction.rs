@@ -19,17 +19,14 @@ impl Perennial {
     /// # Ok(()) }
     /// ```
     ///
-    /// Writes a row for each tag. [`committed`](PendingInvalidation::committed) applies the invalidation; without
-    /// that call, the next sync of any process does, within a second.
+    /// [`committed`](PendingInvalidation::committed) applies the invalidation; without that call,
+    /// the next sync of any process does, within a second.
     ///
     /// # Errors
     ///
-    /// The database fails: roll back. [`Invalid`](perennial_store::ErrorKind::Invalid): the
-    /// transaction's database has not the site's tables, or the site is open in memory.
-    ///
-    /// # Cancel safety
-    ///
-    /// The effect of a call that is dropped is unknown: roll back.
+    /// The database fails, or the future is dropped: roll back.
+    /// [`Invalid`](perennial_store::ErrorKind::Invalid): the transaction's database has not the site's
+    /// tables, or the site is open in memory.
     pub async fn invalidate_in(
         &self,
         transaction: impl Into<Connection<'_>>,
@@ -40,9 +37,8 @@ impl Perennial {
         self.write_in(transaction.into(), names).await
     }
 
-    /// Removes all resources with these tags when the caller's transaction commits, as
-    /// [`invalidate_in`](Self::invalidate_in) does. They are no longer served; the next versions replace
-    /// their rows.
+    /// Ends the serving of all resources with these tags when the caller's transaction commits, as
+    /// [`invalidate_in`](Self::invalidate_in) makes them stale.
     pub async fn purge_in(
         &self,
         transaction: impl Into<Connection<'_>>,
@@ -84,8 +80,8 @@ pub struct PendingInvalidation {
 }
 
 impl PendingInvalidation {
-    /// Applies the invalidation after the transaction has committed: this process knows it when the call
-    /// returns. If the database fails, the next sync applies it. Before the commit, the call has no effect.
+    /// Applies the invalidation after the commit: this process knows it when the call returns. If
+    /// the database fails, the next sync applies it.
     ///
     /// # Cancel safety
     ///

@@ -18,8 +18,8 @@ use crate::{
     timing::WARMING_AT_ONCE,
 };
 
-/// A page to visit, for [`Perennial::warm`] and [`Perennial::regenerate`]: a path, a whole URI (if the
-/// host is part of the key), or a request, whose URI and headers count.
+/// A page for [`Perennial::warm`]: a path, a whole URI (if the host is part of the key), or a
+/// request, whose URI and headers count.
 #[derive(Clone, Debug)]
 pub struct Visit {
     path: String,
@@ -60,24 +60,23 @@ impl From<&String> for Visit {
 }
 
 impl Perennial {
-    /// Regenerates the missing and the stale pages among these: sends a GET request for each through the
+    /// Regenerates the missing and the stale pages among these, by GET requests through the
     /// application's router with its layers, four at a time.
     ///
-    /// Several processes may do the same at the start: one generates each page, and the others do not wait.
-    /// Returns each path with the answer, which is also an [event](Event::Warmed), in the order of the answers;
-    /// `None`: no layer answered.
+    /// If several processes do so at the start, one generates each page. Returns each path with the
+    /// answer, which is also an [event](Event::Warmed); `None`: no layer answered.
     ///
     /// | answer | meaning |
     /// |---|---|
     /// | `Hit` | there is a fresh version, and memory has it |
-    /// | `Generated`, `Collapsed` | this process has generated a new version |
+    /// | `Generated`, `Collapsed` | a new version was generated |
     /// | `Stale`, `Unavailable` | another process generates the page, or the page is in cooldown |
     /// | `Failed` | the generator has failed |
     /// | `Bypass` | the response is not cached; with `NoKey`, the text may be no path |
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future sends no further requests. The regenerations that have begun continue.
+    /// Dropping the future sends no further requests. Running regenerations continue.
     pub async fn warm<S>(
         &self,
         service: S,
@@ -90,12 +89,10 @@ impl Perennial {
         self.visit(service, pages, Purpose::Warm).await
     }
 
-    /// Regenerates these pages now, also fresh ones, as [`warm`](Self::warm) does missing ones. Visitors
-    /// get the old versions meanwhile.
+    /// Regenerates these pages now, also fresh ones, as [`warm`](Self::warm) does missing ones.
     ///
     /// Invalidates each page, in the variant of the request, and visits it until there is a newer
-    /// version. No visit begins after the policy's [`timeout`](crate::Refresh::timeout). During a
-    /// cooldown no generator runs.
+    /// version; no visit begins after the policy's [`timeout`](crate::Refresh::timeout).
     ///
     /// # Cancel safety
     ///
@@ -112,9 +109,8 @@ impl Perennial {
         self.visit(service, pages, Purpose::Regenerate).await
     }
 
-    /// Explains the answer that a visitor of this page would get now, through the application's router
-    /// with its layers: is the page cached or not, why, under which key, and what to do. Generates and
-    /// stores nothing. `None`: no layer answered.
+    /// Explains the answer that a visitor of this page would get now, through the application's
+    /// router with its layers. Generates and stores nothing. `None`: no layer answered.
     ///
     /// [`Builder::explain_token`](crate::Builder::explain_token) does the same from outside.
     ///

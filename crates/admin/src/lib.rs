@@ -1,6 +1,6 @@
-//! The state of a [`perennial`] site for its operators: a [report](Report) as data, and a status page, an
-//! axum router to nest in the application. Operators see checks, figures, entries with their history, and
-//! locks; they can regenerate, invalidate and purge entries, and break locks.
+//! The state of a [`perennial`] site for its operators: a [report](Report) as data, and a status
+//! page, an axum router to nest in the application. Operators see checks, entries with their
+//! history, and locks; they can regenerate, invalidate and purge entries, and break locks.
 //!
 //! ```
 //! use axum::{Router, http::request::Parts};
@@ -28,9 +28,6 @@
 //!   refused (tower-http's `CsrfLayer`): a proxy in front has to keep the `Host` header.
 //! - An action on one entry or lock is refused if its fence is another one than the operator saw.
 //!   Actions are logged at INFO with the target `perennial_admin` and the user's name.
-//! - Texts, which may come from visitors, are escaped, and no inline script runs
-//!   (Content-Security-Policy).
-//! - The overview counts all pages, once in five seconds for all viewers of a process.
 //!
 //! The feature `page` is on by default. Without it the crate has the report and the list of
 //! processes, and no axum.

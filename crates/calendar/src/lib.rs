@@ -37,10 +37,10 @@ const YEAR: Duration = Duration::from_hours(365 * 24);
 
 /// The times at which content becomes stale, for [`Refresh::on`](perennial::Refresh::on).
 ///
-/// Equal calendars are one, which stays in memory: create calendars at the start. The time zone is
-/// a name of the IANA database, of the system's copy or else the program's. A time of day that a
-/// change of the clocks skips is moved by the length of the change: 02:30 becomes 03:30. Of a time
-/// that comes twice, the first counts, unless the hour of a cron expression begins with `*`.
+/// Calendars stay in memory: create them at the start. The time zone is a name of the IANA
+/// database. A time of day that a change of the clocks skips is moved by the length of the change:
+/// 02:30 becomes 03:30. Of a time that comes twice, the first counts, unless the hour of a cron
+/// expression begins with `*`.
 pub struct Calendar {
     zone: String,
     /// Each occurrence of one of them is an occurrence.
@@ -115,9 +115,7 @@ impl Calendar {
     /// Creates a schedule from a cron expression of five fields: minute, hour, day of the month,
     /// month, and day of the week, such as `0 6,18 * * 1-5`.
     ///
-    /// The crate `cronexpr` reads it, with `L` (the last day of the month), `15W` (the weekday nearest to the
-    /// 15th), `5#1` and `5L` (the first and the last Friday). If neither day begins with `*`, one of the two has
-    /// to match.
+    /// The crate `cronexpr` reads it. If neither day begins with `*`, one of the two has to match.
     ///
     /// # Errors
     ///

@@ -17,8 +17,7 @@ const NO_KEY: &str = "the `Idempotency-Key` is missing: send a new UUID for each
 const NO_CALLER: &str = "the caller of this request is not known, so its `Idempotency-Key` belongs to nobody: log in first";
 
 /// Runs a POST or PATCH once in all processes together, however often a client sends it with the
-/// same `Idempotency-Key` (draft-ietf-httpapi-idempotency-key-header-07). Other methods pass
-/// unchanged.
+/// same `Idempotency-Key` (draft-ietf-httpapi-idempotency-key-header-07).
 ///
 /// A repeat gets the stored response, with `Idempotency-Replayed: true`; 409, if the request is
 /// running, its outcome is unknown or its response could not be stored; or 422, if the request
@@ -26,14 +25,14 @@ const NO_CALLER: &str = "the caller of this request is not known, so its `Idempo
 /// cases. The layer's own responses have a problem body (RFC 9457).
 ///
 /// The service runs in a task of its own: a client that disconnects cancels nothing. The outcome is
-/// unknown if the process dies meanwhile, if the service panics or returns an error, and after a minute
-/// without a response ([`unknown_after`](Self::unknown_after)); a later response is stored all the same. A
-/// response that cannot be stored is returned to its client, and tried again for ten minutes. Unknown
-/// requests stay for 90 days.
+/// unknown if the process dies meanwhile, if the service panics or returns an error, and after a
+/// minute without a response ([`unknown_after`](Self::unknown_after)); a later response is stored
+/// all the same. The storing of a response is tried for ten minutes. Unknown requests stay for 90
+/// days.
 ///
 /// Authentication belongs outside, as the layer stores a 401, too. A timeout belongs inside, as no
-/// outer layer cancels a request. Bodies are held in memory; trailers are not passed on. A form of
-/// the type `multipart/form-data` has a new boundary each time, so its repeat gets 422.
+/// outer layer cancels a request. Bodies are held in memory, without trailers. A form of the type
+/// `multipart/form-data` has a new boundary each time, so its repeat gets 422.
 #[derive(Clone)]
 #[must_use = "a layer does nothing until a service is wrapped in it"]
 pub struct IdempotencyLayer {
@@ -51,8 +50,8 @@ pub struct IdempotencyLayer {
 type ScopeOf = dyn Fn(&Parts) -> Option<Scope> + Send + Sync;
 
 impl IdempotencyLayer {
-    /// Returns a layer that keeps its rows beside these locks. `scope` returns the user to whom a
-    /// request's key belongs; `None`: the request is refused by 400.
+    /// Returns a layer with its rows beside these locks. `scope` returns the user to whom a
+    /// request's key belongs; `None`: 400.
     pub fn new(
         locks: &Locks,
         scope: impl Fn(&Parts) -> Option<Scope> + Send + Sync + 'static,
@@ -102,7 +101,7 @@ impl IdempotencyLayer {
     }
 
     /// Runs a request again that was begun `time` ago and has no response, when a repeat arrives.
-    /// Default: such a request does not run again. **A service that takes longer than `time` runs twice.**
+    /// Default: never. **A service that takes longer than `time` runs twice.**
     ///
     /// # Panics
     ///

@@ -1,5 +1,5 @@
 //! Runs a POST or PATCH with an `Idempotency-Key` once, and answers each repeat with the stored
-//! response. For payments and orders, in services with an SQL database and any number of processes.
+//! response, in services with an SQL database and any number of processes.
 //!
 //! ```
 //! # use axum::{Router, http::request::Parts, routing::post};

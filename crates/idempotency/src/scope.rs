@@ -12,8 +12,7 @@ impl Scope {
 
     /// Returns the scope that all callers share, for routes without users.
     ///
-    /// **A caller who knows a key of this scope and repeats the request gets the stored response.** So keys have to
-    /// be random, such as UUIDs.
+    /// **A caller who knows a key of this scope and repeats the request gets the stored response.**
     pub fn public() -> Self {
         Self("public".to_owned())
     }

@@ -14,8 +14,8 @@ use sql::{Filter, Table};
 pub(crate) use sql::CLAIM;
 pub use sql::Value;
 
-/// Rows of the application's own table that many workers share: each worker claims a batch of rows, and
-/// no other worker gets these rows.
+/// Rows of the application's own table, of which each worker claims a batch that no other worker
+/// gets.
 ///
 /// ```sql
 /// CREATE TABLE mail (id BIGINT PRIMARY KEY, text TEXT NOT NULL, lock_id VARCHAR(36), locked_until BIGINT);
@@ -38,10 +38,8 @@ pub use sql::Value;
 /// ```
 ///
 /// - `id` is an integer, a text, or a type that is returned as UTF-8 text, such as PostgreSQL's UUID.
-/// - `locked_until` is the end of the claim, in microseconds since 1970 by the database's clock. The column
-///   is recommended: without it the rows of a crashed worker stay claimed. A worker that is paused for
-///   longer than its claim may overlap with the next one, and learns of the loss when it
-///   [completes](Claim::complete_by_row) the row.
+/// - `locked_until` is the end of the claim, in microseconds since 1970 by the database's clock.
+///   Without the column, the rows of a crashed worker stay claimed.
 /// - Names of tables and columns have letters, digits and `_`; a table's may begin with a schema and a dot.
 /// - MySQL has to be 8.0 or later, and MariaDB 10.6 (`SKIP LOCKED`).
 #[derive(Clone)]
@@ -53,8 +51,8 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// Creates claims on a table with the key `id` and the lock `lock_id`. `pool` is the application's own
-    /// pool, or `Perennial::database`.
+    /// Creates claims on a table with the key `id` and the lock `lock_id`. `pool`: the
+    /// application's own, or `Perennial::database`.
     pub fn with_pool(pool: impl IntoDatabase, table: impl Into<String>) -> Self {
         Self {
             table: Table {
@@ -82,8 +80,7 @@ impl Claims {
         self
     }
 
-    /// Sets the column of the expiry, and the time for which a claim holds unless
-    /// [extended](Claim::extend). Default: no expiry.
+    /// Sets the column of the expiry, and the time for which a claim holds. Default: no expiry.
     ///
     /// # Panics
     ///
@@ -97,8 +94,7 @@ impl Claims {
         self
     }
 
-    /// Claims only rows in which a column has this value, by the column's collation. Several
-    /// filters hold together.
+    /// Claims only rows in which a column has this value, by its collation.
     pub fn filter(mut self, column: impl Into<String>, value: impl Into<Value>) -> Self {
         let filter = Filter::Is(column.into(), value.into());
         self.table.filters.push(filter);
@@ -135,12 +131,8 @@ impl Claims {
     /// # Errors
     ///
     /// [`Invalid`](crate::ErrorKind::Invalid): a name, a condition or a column's type cannot be
-    /// used. Or the database fails. If it runs the statement later, the process releases the rows
-    /// within a quarter of an hour.
-    ///
-    /// # Cancel safety
-    ///
-    /// If the future is dropped, rows may have been claimed, and are released as after an error.
+    /// used. Or the database fails. Rows that it claims later, also after a drop of the future, are
+    /// released within a quarter of an hour.
     pub async fn claim(&self, most: u32) -> Result<Claim, Error> {
         let mut claim = Claim {
             table: self.table.clone(),
@@ -213,8 +205,8 @@ impl fmt::Debug for Claims {
     }
 }
 
-/// Claimed rows; from [`Claims::claim`]. The application reads them by `WHERE lock_id = …`, and adds
-/// the same condition to its own changes, so that those of an overtaken worker change no row.
+/// Claimed rows; from [`Claims::claim`]. The application adds `WHERE lock_id = …` to its own
+/// changes, so that those of an overtaken worker change no row.
 ///
 /// Dropping the claim does nothing: the rows can be claimed again when it expires; without
 /// [`expires`](Claims::expires), never.
@@ -238,15 +230,14 @@ impl Claim {
         &self.ids
     }
 
-    /// Returns the time for which the claim holds, by this process's monotonic clock, counted from before
-    /// the claim or its last extension. `None`: forever.
+    /// Returns the time until the claim ends, by this process's monotonic clock. `None`: never.
     pub fn remaining(&self) -> Option<Duration> {
         let (_, after) = self.table.expiry.as_ref()?;
         Some(after.saturating_sub(self.begun.elapsed()))
     }
 
-    /// Marks all rows as completed, so that no worker claims them again. Returns the number of completed
-    /// rows, without those that this claim has lost. The lock column then contains `-` and the lock id.
+    /// Marks all rows as completed, by `-` and the lock id in the lock column. Returns their
+    /// number, without those that this claim has lost.
     ///
     /// # Errors
     ///
@@ -284,7 +275,8 @@ impl Claim {
         Ok(self.table.release(&self.lock_id, Some(id)).await? > 0)
     }
 
-    /// Lets the claim hold for its whole length again from now. Returns the number of rows that it still has.
+    /// Extends the claim to its whole length from now. Returns the number of rows that it still
+    /// has.
     ///
     /// # Errors
     ///

@@ -10,8 +10,7 @@ use crate::timing::EXCLUSIVE_WAIT;
 
 pub use service::ExclusiveService;
 
-/// Lets the service run once at a time for each name, in all processes together: uploads to one
-/// album, or syncs of one customer.
+/// Lets the service run once at a time for each name, in all processes together.
 ///
 /// ```
 /// # use axum::{Router, routing::post};
@@ -25,9 +24,9 @@ pub use service::ExclusiveService;
 /// ```
 ///
 /// The service finds the lease's [`Fence`](crate::Fence) in the request's extensions. The lock is
-/// released when the service has answered, panics or returns an error, or when the client disconnects,
-/// which drops the service's future. A request that does not get the lock in time gets 409, and 503 if
-/// the database fails, with `Retry-After` and a problem body (RFC 9457).
+/// released when the service has answered, panics or returns an error, or when the client
+/// disconnects. A request that does not get the lock in time gets 409, or 503 if the database
+/// fails, with a problem body (RFC 9457).
 ///
 /// **The name must be the one that the service uses**, not the text of the path: `/albums/7`,
 /// `/albums/07` and `/albums/%37` may be one album.
@@ -84,8 +83,8 @@ impl ExclusiveLayer {
         self
     }
 
-    /// Holds the lock until the response's body has been sent or dropped, for a service that works while it
-    /// streams. A slow client holds the lock as long as the server permits.
+    /// Holds the lock until the response's body has been sent or dropped, for a service that works
+    /// while it streams.
     pub fn until_sent(mut self) -> Self {
         self.until_sent = true;
         self

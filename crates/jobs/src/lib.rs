@@ -21,7 +21,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The crate is no scheduler and no queue with priorities, retries or a dashboard.
+//! The crate is no scheduler, and no queue with priorities or retries.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]

@@ -39,7 +39,7 @@ pub enum OnceOutcome<T> {
 }
 
 impl Once {
-    /// Returns the work with this name, which has not begun.
+    /// Returns the work with this name.
     ///
     /// ```
     /// # async fn send() {}
@@ -76,8 +76,8 @@ impl Once {
     /// # Errors
     ///
     /// The database fails: the work has not run. If the database fails for a quarter of an hour, or
-    /// the process ends meanwhile, the work may be marked as done without a run;
-    /// [`forget`](Self::forget) removes the mark.
+    /// the process ends meanwhile, the work may be marked nevertheless; [`forget`](Self::forget)
+    /// removes the mark.
     ///
     /// # Cancel safety
     ///
@@ -102,8 +102,8 @@ impl Once {
     ///
     /// # Errors
     ///
-    /// The database fails, or the [lease is lost](crate::ErrorKind::Lost). The work may not have run, may
-    /// have been cancelled, or may have been done without a mark.
+    /// The database fails, or the [lease is lost](crate::ErrorKind::Lost). The work may have been
+    /// done without a mark.
     ///
     /// # Cancel safety
     ///
@@ -128,8 +128,8 @@ impl Once {
         Ok(OnceOutcome::Ran(result))
     }
 
-    /// Marks the work as done in the caller's transaction, with which the mark commits or rolls back. After
-    /// [`OnceOutcome::Ran`], the caller does the work in the same transaction.
+    /// Marks the work as done in the caller's transaction. After [`OnceOutcome::Ran`], the caller
+    /// does the work in the same transaction.
     ///
     /// ```
     /// # #[cfg(feature = "postgres")]
@@ -155,8 +155,8 @@ impl Once {
     ///
     /// # Cancel safety
     ///
-    /// After a drop or a [timeout](crate::ErrorKind::Timeout), roll back; on MySQL and MariaDB also close the
-    /// connection, whose `innodb_lock_wait_timeout` may still be short.
+    /// After a drop or a [timeout](crate::ErrorKind::Timeout), roll back; on MySQL and MariaDB also
+    /// close the connection.
     pub async fn mark_in(
         &self,
         transaction: impl Into<Connection<'_>>,

@@ -14,18 +14,17 @@ use perennial_store::{
 use crate::timing::SESSION_CHECK;
 use sql::{Session, SessionLockName, acquire};
 
-/// A lock that a database connection holds, and that is free as soon as the connection ends:
-/// PostgreSQL's advisory locks, MySQL's and MariaDB's `GET_LOCK`. For long work on a server that the
-/// process reaches directly.
+/// A lock that is free as soon as its database connection ends: PostgreSQL's advisory locks,
+/// MySQL's and MariaDB's `GET_LOCK`. For long work on a server that the process reaches directly.
 ///
-/// The lock needs no table and no lease. It takes a connection outside of the pool, with one statement
-/// each two seconds. If the machine or the network dies, the server closes the connection after 15 s
-/// (PostgreSQL before 14 only when TCP gives up). Dropping the lock closes its connection. Differences from a
+/// The lock takes a connection outside of the pool, with one statement each two seconds. If the
+/// machine or the network dies, the server closes the connection after 15 s (PostgreSQL before 14
+/// only when TCP gives up). Dropping the lock closes its connection. Differences from a
 /// [`Lease`](crate::Lease):
 ///
-/// - **No fence.** A holder that has lost the connection without noticing can write after the next
-///   holder has begun. [`lost`](Self::lost) resolves within some seconds.
-/// - **No poolers** that share connections by the transaction, whose connection would keep the lock.
+/// - **No fence.** A holder that has lost the connection can write until [`lost`](Self::lost)
+///   resolves.
+/// - **No poolers** in transaction mode, whose connection would keep the lock.
 /// - **No Galera, SQLite, CockroachDB or YugabyteDB**: an error. Replicas do not share the lock.
 /// - **Names** belong to a database on PostgreSQL, as 64 bits of a digest, and to the server elsewhere.
 ///
@@ -51,8 +50,8 @@ pub struct SessionLock {
 }
 
 impl SessionLock {
-    /// Takes the lock if it is free. `None`: another connection holds the lock. `pool` is the application's
-    /// own pool, or `Perennial::database`.
+    /// Takes the lock if it is free. `None`: another connection holds the lock. `pool`: the
+    /// application's own, or `Perennial::database`.
     ///
     /// # Errors
     ///
@@ -60,7 +59,7 @@ impl SessionLock {
     ///
     /// # Cancel safety
     ///
-    /// A call that is dropped before it returns holds nothing.
+    /// A dropped call holds nothing.
     pub async fn try_lock(
         pool: impl IntoDatabase,
         name: impl Into<LockName>,
@@ -81,7 +80,7 @@ impl SessionLock {
     ///
     /// # Cancel safety
     ///
-    /// A call that is dropped before it returns holds nothing.
+    /// A dropped call holds nothing.
     pub async fn lock(
         pool: impl IntoDatabase,
         name: impl Into<LockName>,
@@ -140,8 +139,7 @@ impl SessionLock {
         self.name.as_str()
     }
 
-    /// Resolves when the connection has ended or cannot be reached, within some seconds. An
-    /// unreachable server may hold the lock for longer, as said above.
+    /// Resolves within some seconds after the connection has ended or cannot be reached.
     ///
     /// # Cancel safety
     ///

@@ -14,20 +14,19 @@ use crate::{
     name::{LockKind, LockName},
 };
 
-/// The future of a call.
 pub type CallFuture<'a> = Pin<Box<dyn Future<Output = Result<Reply, BoxError>> + Send + 'a>>;
 
 /// The entries and locks of all processes of a site.
 ///
 /// - **One clock**, the database's, measures every age and expiry.
-/// - **Atomic calls**: all processes see the calls in one order. [`Purge`] and the calls that prune may be
+/// - **Atomic calls**, in one order for all processes. [`Purge`] and the calls that prune may be
 ///   done in part.
 /// - **Fences only grow**, also after an expiry, a release or a [pruning](PruneLocks).
 /// - **Nothing waits for another lease.**
 /// - **Content never goes backwards.** [`Publish`] and [`Remove`] succeed only while the lock still
 ///   carries the lease's fence, and a publish only over an entry with a smaller fence.
-/// - After an error or a drop, the call may have been done. A repetition of the calls that take,
-///   extend, publish, release, begin or finish succeeds.
+/// - After an error or a drop, the call may have been done. A repetition by the same owner
+///   succeeds, but for [`Remove`] and [`Forget`].
 pub trait Backend: Send + Sync + 'static {
     /// Carries a call out. The reply is the call's own.
     fn call(&self, call: Call) -> CallFuture<'_>;
@@ -81,14 +80,12 @@ macro_rules! calls {
             $($(#[$doc])* $call($call),)*
         }
 
-        /// The reply to a [`Call`].
         #[derive(Debug)]
         pub enum Reply {
             $($call($answer),)*
         }
 
         impl Call {
-            /// Returns the name of the call.
             pub fn name(&self) -> &'static str {
                 match self {
                     $(Self::$call(_) => $call::NAME,)*

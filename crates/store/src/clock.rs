@@ -1,6 +1,5 @@
 use std::time::Duration;
 
-/// One year of 365 days.
 pub const YEAR: Duration = Duration::from_hours(365 * 24);
 
 /// The longest retention; longer ones are cut to it. The sum with any date still fits a column.

@@ -76,7 +76,6 @@ impl Error {
         Self::with_message(ErrorKind::Invalid, message)
     }
 
-    /// Creates an error without a cause.
     pub fn with_message(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self(Arc::new(Repr {
             kind,
@@ -101,7 +100,6 @@ impl Error {
         Self::caused(ErrorKind::Database, message, source)
     }
 
-    /// Creates the error of a call of the store.
     pub fn step(step: &str, source: impl Into<BoxError>) -> Self {
         Self::database(format!("the database failed at the step `{step}`"), source)
     }

@@ -4,9 +4,8 @@ use crate::words;
 
 /// The fencing token of a lease: greater than the token of each earlier lease of the lock.
 ///
-/// A write that stores the fence, and has no effect if a greater one is stored, cannot overwrite
-/// the data of a later holder. The `ExclusiveLayer` of perennial-jobs adds the fence to the
-/// request's extensions:
+/// A write that stores the fence, and has no effect if a greater one is stored, cannot overwrite a
+/// later holder's. `ExclusiveLayer` adds the fence to the request's extensions:
 ///
 /// ```
 /// use http::Request;

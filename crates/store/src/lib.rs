@@ -1,7 +1,7 @@
 //! The rows of a site in its SQL database: leases with fencing tokens, pages, invalidations and
 //! requests. **The crate is exempt from semantic versioning**: only the other crates of Perennial,
-//! pinned to the same version, may use it. What they re-export is stable. An application uses
-//! [perennial](https://docs.rs/perennial) or [perennial-jobs](https://docs.rs/perennial-jobs).
+//! pinned to the same version, may use it. What they re-export is stable. Applications use
+//! [perennial](https://docs.rs/perennial).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]

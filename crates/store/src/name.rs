@@ -24,11 +24,9 @@ words! {
     }
 }
 
-/// The name of a lock: a text or a list of texts, and the lock's [kind](LockKind), which is
-/// [`LockKind::Lock`] unless [`of`](Self::of) sets another one.
+/// The name of a lock: a text or a list of texts, and the lock's [kind](LockKind).
 ///
-/// The parts of a list are joined by `/`, with `/` and `%` in a part written as `%2F` and `%25`:
-/// two different lists never have the same name.
+/// The parts of a list are joined by `/`, with `/` and `%` in a part written as `%2F` and `%25`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockName {
     kind: LockKind,
@@ -153,8 +151,8 @@ const PLAIN: usize = 180;
 const PREFIX: usize = 128;
 
 /// Returns the column value of a name: the name itself up to 180 bytes, or else its beginning and
-/// its SHA-256. A name with a NUL, which PostgreSQL refuses, and the empty name, which MariaDB may
-/// read as NULL, have a digest, too.
+/// its SHA-256; also for a name with a NUL (which PostgreSQL refuses) and the empty name (for
+/// MariaDB NULL).
 pub fn bounded(name: &str) -> Cow<'_, str> {
     let first = name.split('\0').next().unwrap_or_default();
     if !first.is_empty() && first.len() == name.len() && name.len() <= PLAIN {

@@ -5,16 +5,13 @@ use http::Response;
 
 use crate::name::{LockKind, LockName};
 
-/// The answer to [`Probe`](crate::Probe).
 #[derive(Debug, Default)]
 pub struct Probed {
-    /// The entry, if it is newer than the known one.
     pub entry: Option<Entry>,
     pub lock: LockState,
     pub epoch: i64,
 }
 
-/// The answer to [`TryLock`](crate::TryLock).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tried {
     /// The fence of the lease; `None`: the lock was not taken.
@@ -34,7 +31,6 @@ pub struct Unused {
     pub expired: Duration,
 }
 
-/// The answer to [`PruneEntries`](crate::PruneEntries).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pruned {
     pub last: String,
@@ -42,7 +38,6 @@ pub struct Pruned {
     pub oldest: i64,
 }
 
-/// An entry to publish.
 #[derive(Clone, Debug)]
 pub struct NewEntry {
     pub content: Response<Bytes>,
@@ -51,16 +46,13 @@ pub struct NewEntry {
     /// The latest epoch before the generation: later invalidations apply.
     pub epoch: i64,
     pub interval: Duration,
-    /// Perennial's metadata, which a probe returns unchanged.
     pub metadata: String,
-    /// One line of text about this generation, to stand before the stored history, of which the first 2,400
-    /// bytes stay.
+    /// The line about this generation, to stand before the stored history.
     pub history: String,
     /// The shortest time until the entry may be pruned.
     pub retention: Duration,
 }
 
-/// A stored entry.
 #[derive(Debug)]
 pub struct Entry {
     pub fence: i64,
@@ -88,13 +80,11 @@ pub struct EntryRow {
     pub status: u16,
     pub bytes: u64,
     pub metadata: String,
-    /// The lines of the latest generations, newest first.
     pub history: String,
     /// The lock of the page; with the fence 0 if there is none.
     pub lock: LockRow,
 }
 
-/// The answer to [`Count`](crate::Count).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     pub pages: u64,
@@ -113,7 +103,7 @@ impl Counted {
     }
 }
 
-/// The approximate size of a page's row beside the body.
+/// The approximate size of a page's row beside its body.
 pub const ROW: u64 = 2 << 10;
 
 /// The state of a lock in a [`Probed`].
@@ -127,12 +117,9 @@ pub struct LockState {
     pub failures: u32,
 }
 
-/// The answer to [`Invalidated`](crate::Invalidated).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Synced {
-    /// The invalidated names with their epochs.
     pub names: Vec<(String, i64)>,
-    /// The state of the page of each awaited key.
     pub awaited: Vec<Awaited>,
     /// The ids of some committed invalidations that no process has [applied](crate::Apply).
     pub committed: Vec<String>,
@@ -143,41 +130,32 @@ pub struct Synced {
 pub struct Awaited {
     /// The fence of the stored version; 0 if there is none.
     pub fence: i64,
-    /// The time until the lease on the page expires, or zero.
     pub remaining: Duration,
 }
 
-/// A lock in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockRow {
     pub kind: LockKind,
     pub name: String,
-    /// The latest owner, unless the lock was released.
     pub owner: Option<String>,
     pub fence: i64,
-    /// The time since the latest lease was acquired.
     pub age: Duration,
     pub remaining: Duration,
 }
 
-/// The answer to [`Begin`](crate::Begin).
 #[derive(Clone, Debug)]
 pub enum Begun<C = Response<Bytes>> {
     /// The owner has begun the request, now or by an earlier call.
     Own,
     /// The request was begun by another owner, or has finished.
     Other {
-        /// The fingerprint of the first request.
         fingerprint: String,
-        /// The state of the first request.
         progress: Progress<C>,
     },
 }
 
-/// The state of a request that was begun.
 #[derive(Clone, Debug)]
 pub enum Progress<C = Response<Bytes>> {
-    /// The request may be running.
     Running,
     /// The request was begun longer ago than it may count as running, and has not finished.
     Unknown,
@@ -189,7 +167,6 @@ pub enum Progress<C = Response<Bytes>> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseRow {
     pub name: LockName,
-    /// The owner: fresh for each acquisition.
     pub owner: String,
     pub fence: i64,
 }

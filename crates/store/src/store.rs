@@ -62,7 +62,7 @@ impl Store {
         })
     }
 
-    /// Returns the time limit of a step.
+    /// Returns the time limit of a call.
     pub fn limit(&self) -> Duration {
         self.0.limit
     }

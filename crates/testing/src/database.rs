@@ -12,8 +12,8 @@ use perennial_store::{Backend, Call, CallFuture, Reply, error::BoxError};
 /// A database in memory, without SQL. Clones share the same data. The database's clock follows Tokio's,
 /// so that stored versions age with [`advance`](super::advance).
 ///
-/// One condition holds at a time, for all sites of the database: each of [`fail`](Self::fail),
-/// [`hang`](Self::hang), [`slow_down`](Self::slow_down), [`lose_replies`](Self::lose_replies),
+/// One condition holds at a time: each of [`fail`](Self::fail), [`hang`](Self::hang),
+/// [`slow_down`](Self::slow_down), [`lose_replies`](Self::lose_replies),
 /// [`refuse_writes`](Self::refuse_writes) and [`recover`](Self::recover) replaces the one before.
 #[derive(Clone, Default)]
 pub struct Database(Arc<Shared>);
@@ -97,8 +97,8 @@ impl Database {
         self.0.memory.move_clock(-micros(by));
     }
 
-    /// Returns how often a version of the page or content `key` (and of its variants) was stored, by all
-    /// sites together. Failed generators and versions that were served unsaved do not count.
+    /// Returns how often a version of the page or content `key` (and of its variants) was stored,
+    /// by all sites together.
     pub fn generations(&self, key: &str) -> u64 {
         self.0.memory.generations(&canonical_key(key))
     }

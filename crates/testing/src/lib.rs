@@ -1,5 +1,4 @@
-//! Tests of your own application: a site in memory, a clock that the test moves, and faults on
-//! demand.
+//! Tests of an application: a site in memory, a clock that the test moves, and faults on demand.
 //!
 //! ```toml
 //! [dev-dependencies]
@@ -8,8 +7,8 @@
 //! tower = { version = "0.5", features = ["util"] }
 //! ```
 //!
-//! A function of your application builds the router around a site. `main` opens the site on the
-//! real database, and a test opens it on a [`Database`] in memory:
+//! A function of the application builds the router around a site, which a test opens on a
+//! [`Database`] in memory:
 //!
 //! ```
 //! use axum::{Router, body::Body, http::Request, routing::get};
@@ -40,13 +39,11 @@
 //! # async fn main() { best_sellers_are_regenerated_after_thirty_days().await.unwrap() }
 //! ```
 //!
-//! Two sites on one database stand for two processes: the other one learns of an invalidation with its
-//! first request after 1.25 s.
+//! Two sites on one database stand for two processes.
 //!
-//! Perennial measures time by Tokio's clock, which `#[tokio::test(start_paused = true)]` pauses, in
-//! a runtime with one thread. [`advance`] moves the clock, and regenerations within that time have
-//! ended when it returns. When all tasks wait, the paused clock jumps to the next timer by itself,
-//! also while a task waits for a socket: a call to the application's own SQL pool may time out
+//! Perennial measures time by Tokio's clock. [`advance`] moves the paused clock, and regenerations
+//! within that time have ended when it returns. When all tasks wait, also for sockets, the paused
+//! clock jumps to the next timer: a call to the application's own SQL pool may time out
 //! immediately. `std::time`, `chrono` and the `Date` header go by the machine's clock.
 //!
 //! [`invalidate_in`](perennial::Perennial::invalidate_in), `purge_in`,

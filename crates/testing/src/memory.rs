@@ -17,7 +17,7 @@ use perennial_store::{Backend, Call, CallFuture, LockKind, LockName, Reply};
 /// machine's clock.
 const EPOCH: i64 = 1_577_836_800_000_000;
 
-/// The rows of the store and its clock.
+/// The rows of the store.
 pub struct Memory {
     start: Instant,
     rows: Mutex<Rows>,
@@ -33,7 +33,7 @@ impl Default for Memory {
 }
 
 impl Memory {
-    /// Sets the database's clock back, or forward.
+    /// Moves the database's clock.
     pub fn move_clock(&self, by: i64) {
         self.rows().moved += by;
     }
@@ -49,7 +49,7 @@ impl Memory {
         rows.entries.get(&id(name).1).map_or(0, |page| page.fence)
     }
 
-    /// Returns the number of stored requests.
+    /// Counts the stored requests.
     pub fn requests(&self) -> usize {
         self.rows().requests.len()
     }

@@ -68,13 +68,12 @@ impl Key {
         }
     }
 
-    /// Returns a key of the path and of named values that the function derives from a request. The
-    /// generator sees the values as the query, in place of the visitor's. `None` lets the request bypass
-    /// the cache.
+    /// Returns a key of the path and of named values that the function derives from a request,
+    /// which the generator sees as the query. `None` lets the request bypass the cache.
     ///
-    /// In the example, the key of the page `/prices` for a visitor from Germany is `/prices?currency=EUR`.
-    /// The response has no `Vary` for what the function reads. Inside a nested router, the function sees the URI
-    /// without the router's prefix.
+    /// In the example, the key of `/prices` for a visitor from Germany is `/prices?currency=EUR`.
+    /// The response has no `Vary` for what the function reads. In a nested router, the URI has no
+    /// prefix.
     ///
     /// ```
     /// # fn f(layer: perennial::layer::RefreshLayer) {
@@ -126,8 +125,8 @@ impl Key {
         self
     }
 
-    /// Adds a header to the key, and to the response's `Vary`. Each value that visitors send is a resource
-    /// of its own: let an outer middleware reduce the values to a few.
+    /// Adds a header to the key, and to the response's `Vary`. Let an outer middleware reduce the
+    /// values to a few.
     pub fn header(mut self, name: HeaderName) -> Self {
         if !self.headers.contains(&name) {
             self.headers.push(name);

@@ -13,13 +13,12 @@ use super::{
 /// The default limit on the number of keys that a layer stores.
 const MAX_KEYS: usize = 10_000;
 
-/// Stores the responses of a service, and regenerates stale ones; from
+/// Stores responses, and regenerates stale ones; from
 /// [`Perennial::layer`](crate::Perennial::layer).
 ///
-/// Works with `MethodRouter::layer`, `Router::layer` and any Tower service for HTTP that is
-/// `Clone + Send + 'static`, takes a body with a `Default` and answers with a body of `Bytes`, on Tokio.
-/// The layered service is always ready: the readiness of the inner service is awaited for each
-/// call of the inner service, and delays no hit.
+/// Works with any Tower service for HTTP that is `Clone + Send + 'static`, takes a body with a
+/// `Default` and answers with a body of `Bytes`, on Tokio. The layered service is always ready: the
+/// inner one's readiness is awaited for each call of it, and delays no hit.
 ///
 /// # What is stored
 ///
@@ -32,24 +31,21 @@ const MAX_KEYS: usize = 10_000;
 /// and once for the visitor. The guide's [table](crate::guide::is_my_page_cached) has the cases and
 /// their times.
 ///
-/// **Failure**: a status of 408, 425, 429 or 500 – 599, a panic, a timeout or an error of the
-/// service. The old version stays. If no version may be served, the visitors who wait in this
-/// process get the failed response, if it may be shared. All others get 503 with `Retry-After`
-/// until the cooldown ends.
+/// **Failure**: after a status of 408, 425, 429 or 500 – 599, a panic, a timeout or an error of the
+/// service, the old version [stays](crate::guide::freshness#failures).
 ///
 /// The layer reads the body of a response that may be stored, and of a failure, whole before it
 /// answers. A request for an upgrade gets the stored page: a route with both a page and a WebSocket
 /// needs [`bypass_if`](Self::bypass_if).
 ///
-/// `Date` and `Age` say when the version was generated; `ETag` and `Last-Modified` answer conditional
-/// requests. `Cache-Status` (RFC 9211) says how each response came about: the [guide](crate::guide::is_my_page_cached)
-/// has its words.
+/// `Date` and `Age` say when the version was generated, and `Cache-Status` (RFC 9211) how the
+/// response came about.
 ///
 /// # What the service sees
 ///
-/// The generator does not see the visitor's request, so that no visitor's page is stored for another.
-/// The generator sees a new GET request with the [key's](Self::key) path, query and headers, an empty
-/// body, the extensions that axum's routing gives to this new request, and copies of the shared
+/// The generator does not see the visitor's request, so that no visitor's page is stored for
+/// another. It sees a new GET request with the [key's](Self::key) path, query and headers, an empty
+/// body, the extensions that axum's routing gives to this request, and copies of the shared
 /// extensions. A request that bypasses the cache reaches the service unchanged.
 ///
 /// # Extensions
@@ -59,16 +55,14 @@ const MAX_KEYS: usize = 10_000;
 /// with more extensions bypasses the cache, until each of their types is declared by
 /// [`ignore_extension`](Self::ignore_extension) or [`share_extension`](Self::share_extension). The
 /// layer compares numbers of extensions: a middleware that replaces all extensions by its own goes
-/// unnoticed. hyper's option `preserve_header_case` adds one of a private type: all requests then
-/// bypass the cache.
+/// unnoticed.
 ///
 /// # Around a router
 ///
-/// Around a router in place of its routes, the layer stores each GET of the router, and a hit skips
-/// the routing. `axum::serve` then needs a service that is
+/// Around a router, the layer stores each GET of the router, and a hit skips the routing.
+/// `axum::serve` then needs a service that is
 /// [shared](https://docs.rs/tower/latest/tower/make/struct.Shared.html) among connections, and
-/// axum's own body. (Without them the compiler says that `Service<IncomingStream<'_, _>>` is not
-/// implemented, or that it expected `Response<Body>`.)
+/// axum's own body.
 ///
 /// ```
 /// # async fn f(site: perennial::Perennial, router: axum::Router, listener: tokio::net::TcpListener) -> std::io::Result<()> {
@@ -136,15 +130,13 @@ impl RefreshLayer {
         self
     }
 
-    /// Sets the number of keys that the layer stores, so that visitors who invent keys do not fill
-    /// the database. Default: 10,000. Choose well above the number of existing pages.
+    /// Limits the keys that the layer stores, so that invented ones do not fill the database.
+    /// Default: 10,000. Choose well above the number of pages.
     ///
-    /// Each process counts the keys of requests for which its memory had no version, and forgets a
-    /// key half an hour to an hour later. Of the counted keys, `keys` that were requested once are
-    /// stored, and `keys` that were requested again. The service itself answers requests for
-    /// further keys, with a warning once a minute, and what is then stored is removed after an
-    /// hour. Keys that are invented more slowly are all stored, for the
-    /// [retention](crate::Builder::retention).
+    /// Each process counts the keys of requests for which its memory had no version, for half an
+    /// hour to an hour. It stores up to this many that were requested once, and up to this many
+    /// that were requested again. The service itself answers requests for further keys, with a
+    /// warning once a minute. Keys that are invented more slowly are all stored.
     pub fn max_keys(mut self, keys: usize) -> Self {
         self.admission = Arc::new(Admission::new(keys));
         self
@@ -152,11 +144,10 @@ impl RefreshLayer {
 
     /// Invalidates the pages that a successful unsafe request names (RFC 9111 §4.4). Default: none.
     ///
-    /// When the service answers a method other than GET, HEAD, OPTIONS and TRACE by 2xx or 3xx, the layer
-    /// [invalidates](crate::Perennial::invalidate) the request's own URI, and the URIs of the same host in
-    /// `Location` and `Content-Location`; with [`Key::name`](crate::Key::name) and
-    /// [`Key::by`](crate::Key::by), only the request's own key. Each visitor who may send such a request can
-    /// cause a regeneration.
+    /// When the service answers a method other than GET, HEAD, OPTIONS and TRACE by 2xx or 3xx, the
+    /// layer [invalidates](crate::Perennial::invalidate) the request's own URI, and the URIs of the
+    /// same host in `Location` and `Content-Location`; with [`Key::name`](crate::Key::name) and
+    /// [`Key::by`](crate::Key::by), only the request's own key.
     ///
     /// # Cancel safety
     ///
@@ -166,18 +157,18 @@ impl RefreshLayer {
         self
     }
 
-    /// Lets a request for which the function returns `true` bypass the cache. Default: no function. After
-    /// several calls, one `true` is enough.
+    /// Lets a request for which the function returns `true` bypass the cache. Of several functions,
+    /// one `true` is enough.
     ///
-    /// Without a `Cache-Control` of its own, the response gets `private`, for caches in front of the site.
+    /// Without a `Cache-Control` of its own, the response gets `private`.
     pub fn bypass_if(mut self, function: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.bypass_if.push(Arc::new(function));
         self
     }
 
     /// Declares that the handler generates the page without the extension of type `T`, which may
-    /// identify a visitor. A later declaration of the type replaces an earlier one, and the layer's replaces
-    /// the site's.
+    /// identify a visitor. The latest declaration of a type holds, and the layer's before the
+    /// site's.
     pub fn ignore_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
         Arc::make_mut(&mut self.known).declare::<T>(false);
         self

@@ -1,8 +1,7 @@
-//! An exhaustive check of the decisions: two processes, one key and one store, with every order of
-//! their steps and bounded faults. The decisions are the real ones; a second is the unit of time.
+//! An exhaustive check of the real decisions: two processes, one key and one store, every order of
+//! their steps, and bounded faults.
 //!
-//! `cargo test` explores all states without faults, and 20,000 states of each exploration with faults;
-//! `full` or a number of states in `PERENNIAL_TEST_STATES` explores more.
+//! `PERENNIAL_TEST_STATES`: `full`, or the number of states of each exploration with faults.
 
 mod action;
 mod code;

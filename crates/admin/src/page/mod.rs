@@ -50,9 +50,8 @@ impl Admin {
         }
     }
 
-    /// Sends requests for pages through the application's router with its layers, for the button "Regenerate
-    /// now" and the page "Explain". Default: the button invalidates the page, as it does for content and for
-    /// variants by header or host.
+    /// Sends requests for pages through the application's router with its layers, for the button
+    /// "Regenerate now" and the page "Explain". Default: the button invalidates the page.
     pub fn pages(mut self, pages: Router) -> Self {
         self.pages = Some(pages);
         self

@@ -37,7 +37,7 @@ impl Queues {
 
 /// A lock to be waited for; from [`Locks::lock`]. Awaited, returns the [`Lease`].
 ///
-/// Each attempt asks the database about 13 times a second; at most eight of a process for a name do.
+/// Each attempt asks the database some 13 times a second, eight of a process for a name at most.
 ///
 /// # Errors
 ///
@@ -57,8 +57,8 @@ pub struct LockAttempt {
 }
 
 impl LockAttempt {
-    /// Sets the time that the attempt waits for the lock. Default: 10 s. Zero means a single attempt,
-    /// and none while eight attempts of this process wait for the lock.
+    /// Sets the time that the attempt waits for the lock. Default: 10 s. Zero means a single
+    /// attempt, or none while eight of this process wait.
     pub fn wait(mut self, limit: Duration) -> Self {
         self.wait = limit;
         self

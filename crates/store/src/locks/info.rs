@@ -14,7 +14,7 @@ const TEXT: usize = 100;
 pub struct LockInfo {
     /// The lock's kind.
     pub kind: LockKind,
-    /// The lock's name, as [stored](LockName::as_str).
+    /// The lock's name, as [stored](super::LockName::as_str).
     pub name: String,
     /// The fence of the lock's latest lease.
     pub fence: Fence,
@@ -29,7 +29,6 @@ pub struct LockInfo {
 }
 
 impl LockInfo {
-    /// Returns true for a lock in cooldown.
     #[doc(hidden)]
     pub fn cools_down(&self) -> bool {
         self.holder.is_none() && !self.remaining.is_zero()

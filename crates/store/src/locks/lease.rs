@@ -19,9 +19,9 @@ use crate::{
 /// A held lock. The lease is extended in the background at a third of its length until it is
 /// released, dropped or [lost](Self::lost).
 ///
-/// Dropping it releases the lock in a task, for which `Perennial::shutdown` and
-/// [`Locks::shutdown`](crate::locks::Locks::shutdown) wait; without a runtime, the lock is free after the
-/// lease.
+/// Dropping it releases the lock in a task, for which
+/// [`Locks::shutdown`](crate::locks::Locks::shutdown) waits; without a runtime, the lock is free
+/// after the lease.
 #[must_use = "the lock is released when the lease is dropped: keep it in a variable, as in `let _lease`; `let _` and `is_some()` drop it immediately"]
 pub struct Lease {
     core: LeaseCore,
@@ -129,8 +129,7 @@ impl Lease {
         self.release_after(Duration::ZERO).await
     }
 
-    /// Releases the lock with a cooldown, in which no process can take it: for a job that several machines
-    /// start by their clocks, and that is to run once in this time.
+    /// Releases the lock with a cooldown, in which no process can take it.
     ///
     /// # Errors
     ///
@@ -164,8 +163,7 @@ impl Lease {
     }
 
     /// Resolves when the lease can no longer be relied on: it has ended without an extension, or an
-    /// extension was refused, as another process has taken the lock over or broken it. The process
-    /// extends the lease each time a third of it has passed.
+    /// extension was refused, as another process has taken the lock over or broken it.
     ///
     /// # Cancel safety
     ///

@@ -34,9 +34,9 @@ pub use state::is_lease;
 
 /// Locks by name, shared by all processes on the database.
 ///
-/// A name has one lease at a time, by the database's clock, as long as each holder stops when its
-/// lease ends. A holder that is paused for longer may overlap with the next one, and is recognised by
-/// its smaller [`fence`](Lease::fence). Names are compared as bytes.
+/// A name has one lease at a time, by the database's clock. A holder that is paused for longer than
+/// its lease may overlap with the next one, and is recognised by its smaller
+/// [`fence`](Lease::fence).
 #[derive(Clone)]
 pub struct Locks {
     common: Common,
@@ -98,8 +98,7 @@ impl Locks {
         self
     }
 
-    /// Sets the minimum time between two acquisitions of a lock, for a job that several servers start at
-    /// nearly the same time. Default: zero. `Once` ignores it.
+    /// Sets the minimum time between two acquisitions of a lock. Default: zero. `Once` ignores it.
     ///
     /// # Panics
     ///
@@ -151,7 +150,7 @@ impl Locks {
         self.take(&name.into(), "", None).await
     }
 
-    /// Returns an attempt. Awaited, the attempt takes the lock, and waits for the lock up to its
+    /// Returns an attempt. Awaited, it takes the lock, and waits for it up to its
     /// [limit](LockAttempt::wait).
     pub fn lock(&self, name: impl Into<LockName>) -> LockAttempt {
         LockAttempt {
@@ -179,9 +178,8 @@ impl Locks {
     }
 
     /// Waits for idempotent requests that continue without their clients, and for the release of
-    /// dropped [leases](Lease). Call `shutdown` after the server has drained; a site's
-    /// `Perennial::shutdown` does the same. A request has no limit of its own: put a timeout inside
-    /// its layer.
+    /// dropped [leases](Lease). Call it after the server has drained. `Perennial::shutdown` does
+    /// the same.
     ///
     /// # Cancel safety
     ///
@@ -191,7 +189,6 @@ impl Locks {
         self.common.tasks.wait().await;
     }
 
-    /// Takes a lock of housekeeping.
     #[doc(hidden)]
     pub async fn take_housekeeping(&self, name: &str) -> Result<Option<Lease>, Error> {
         let (mut locks, name) = (self.clone(), LockName::of(LockKind::Housekeeping, name));
@@ -265,7 +262,6 @@ impl Locks {
         taken.map(|_| None)
     }
 
-    /// Returns the label of this process's holders.
     #[doc(hidden)]
     pub fn shown_label(&self) -> &str {
         &self.label
@@ -293,9 +289,9 @@ impl Locks {
         Ok(rows.into_iter().map(LockInfo::of).collect())
     }
 
-    /// Takes a lock from its holder, or ends a cooldown. `seen`: only if the lock still has this
-    /// [fence](LockInfo::fence). Returns false if the lock has another fence or no row. A process
-    /// whose own regeneration failed keeps a page's cooldown in memory.
+    /// Takes a lock from its holder, or ends a cooldown (a page's is also in memory, where its
+    /// regeneration failed). `seen`: only if the lock still has this [fence](LockInfo::fence).
+    /// Returns false if the lock has another fence or no row.
     ///
     /// The holder learns of the [loss](Lease::lost) at its next extension.
     ///

@@ -41,7 +41,6 @@ from_sqlx!("sqlite", Sqlite, sqlx::Sqlite, sqlx::SqliteConnection);
 from_sqlx!("postgres", Postgres, sqlx::Postgres, sqlx::PgConnection);
 from_sqlx!("mysql", MySql, sqlx::MySql, sqlx::MySqlConnection);
 
-/// Work on a connection to a database of any kind.
 pub trait OnConnection: Send {
     type Output;
 
@@ -52,7 +51,6 @@ pub trait OnConnection: Send {
 }
 
 impl Connection<'_> {
-    /// Runs some work on the connection.
     pub async fn with<W: OnConnection>(&mut self, work: W) -> W::Output {
         match &mut self.0 {
             AnyConnection::None(never, _) => match *never {},

@@ -8,8 +8,8 @@ use crate::name::hex;
 pub struct Dialect {
     /// The SQL of most servers of the kind.
     pub side: Side,
-    /// Writes an argument into a statement, which is then one message, as a pooler that shares connections
-    /// by the transaction requires; `None`: arguments are bound.
+    /// Writes an argument into a statement, as a pooler in transaction mode requires; `None`:
+    /// arguments are bound.
     pub literal: Option<fn(Arg<'_>) -> String>,
     /// The connection is a socket, which may be broken. SQLite's is none.
     pub socket: bool,
@@ -32,8 +32,8 @@ pub struct Dialect {
     pub forbidden: &'static [&'static str],
 }
 
-/// An entry from further in the future than this, in microseconds, is stale: the database's clock was
-/// set back. Clocks of a cluster's nodes differ by less.
+/// An entry from further in the future than this, in microseconds, is stale: the database's clock
+/// was set back.
 pub const SET_BACK: i64 = 5_000_000;
 
 #[cfg(feature = "sqlite")]

@@ -14,8 +14,6 @@ impl Database {
     /// Returns a future that calls `heard` after notifications of possible invalidations, once for
     /// all that arrive within 50 ms.
     ///
-    /// Notifications while there is no connection are lost: a notification is only a hint.
-    ///
     /// # Errors
     ///
     /// The database has no notifications.

@@ -98,8 +98,8 @@ impl Database {
         Self::open_when(url, Connect::Now).await
     }
 
-    /// Sets the time that a call may take, with the wait for a connection and further attempts. Default:
-    /// 5 s. A site's `Builder::statement_timeout` replaces it.
+    /// Sets the time limit of a call, with all attempts. Default: 5 s. A site's
+    /// `Builder::statement_timeout` replaces it.
     ///
     /// # Panics
     ///
@@ -114,7 +114,6 @@ impl Database {
 
 #[doc(hidden)]
 impl Database {
-    /// Opens a database by its URL.
     pub async fn open_when(url: &str, connect: Connect) -> Result<Self, Error> {
         check_url(url)?;
         match side_of(url)? {
@@ -128,17 +127,14 @@ impl Database {
         }
     }
 
-    /// Runs some work on the pool.
     pub async fn with<W: OnPool>(&self, work: W) -> W::Output {
         self.pool.with(work).await
     }
 
-    /// Returns the kind, by its SQL.
     pub fn side(&self) -> Side {
         self.side
     }
 
-    /// Returns the time that a call may take.
     pub fn limit(&self) -> Duration {
         self.limit
     }
@@ -154,7 +150,6 @@ impl Database {
         kind.of(self.side)
     }
 
-    /// Returns the pool, if the database is PostgreSQL.
     #[cfg(feature = "postgres")]
     pub fn postgres(&self) -> Option<&sqlx::PgPool> {
         match &self.pool {
@@ -173,9 +168,9 @@ impl Database {
     ///
     /// # Errors
     ///
-    /// The table prefix or the database's isolation cannot be used, the database fails, its tables
-    /// belong to a newer release or to another program, or are missing and the role may not make
-    /// them. May take 60 s. With [`Connect::Lazily`] only the prefix is checked.
+    /// The table prefix or the isolation cannot be used, the database fails, or its tables are of a
+    /// newer release or cannot be made, within 60 s. With [`Connect::Lazily`] only the prefix is
+    /// checked.
     pub async fn store_when(
         self,
         prefix: &str,

@@ -45,7 +45,6 @@ impl<DB: Driver> Drop for Borrowed<DB> {
     }
 }
 
-/// A pool and the use of its connections.
 #[derive(Clone, Debug)]
 pub struct Connections<DB: Driver>(pub Pool<DB>);
 
@@ -101,7 +100,6 @@ impl<DB: Driver> Connections<DB> {
     }
 }
 
-/// A pool of a database of any kind.
 #[derive(Clone, Debug)]
 pub enum AnyPool {
     /// No pool: for a build without a database.
@@ -115,7 +113,6 @@ pub enum AnyPool {
     MySql(sqlx::MySqlPool),
 }
 
-/// Work on a pool of any kind.
 pub trait OnPool: Send {
     type Output;
 
@@ -126,7 +123,6 @@ pub trait OnPool: Send {
 }
 
 impl AnyPool {
-    /// Runs some work on the pool.
     pub async fn with<W: OnPool>(&self, work: W) -> W::Output {
         match self {
             Self::None(never) => match *never {},
@@ -148,7 +144,6 @@ pub struct Kind {
 }
 
 impl<DB: Driver> Connections<DB> {
-    /// Asks the server for its kind.
     pub async fn kind(&self) -> Result<Kind, Error> {
         let rows = match DB::KIND_QUERY {
             Some(query) => {

@@ -166,7 +166,6 @@ impl Supported for sqlx::MySql {
     }
 }
 
-/// A statement, ready to be run.
 pub struct Statement {
     /// The text, with `$n` if arguments are written into it, or else with `?`.
     sql: SqlStr,
@@ -224,7 +223,6 @@ pub enum Arg<'a> {
     Bytes(&'a [u8]),
 }
 
-/// The result of a statement.
 pub struct Done<DB: Database> {
     pub rows: Vec<DB::Row>,
     pub changed: u64,

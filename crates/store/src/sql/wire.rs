@@ -1,5 +1,5 @@
-//! The column `headers` of entries and of responses to idempotent requests: a line for each header, `name:
-//! value`, as in HTTP/1.1 (RFC 9112 §5), that ends with LF alone.
+//! The column `headers`: a line `name: value` for each header, as in HTTP/1.1 (RFC 9112 §5), ended
+//! by LF.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 

@@ -37,7 +37,6 @@ pub struct Sides {
 }
 
 impl Sides {
-    /// Returns the same text for every database.
     pub const fn same(text: &'static str) -> Self {
         Self {
             sqlite: text,

@@ -1,7 +1,7 @@
 //! The tables.
 //!
-//! Names are compared as bytes. A table that is there is accepted if it has the columns. On MySQL, a
-//! statement that makes a table commits: other processes may run it at the same time.
+//! A table that is there is accepted if it has the columns. On MySQL, a statement that makes a
+//! table commits: other processes may run it at the same time.
 
 use super::Sides;
 

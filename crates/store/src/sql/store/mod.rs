@@ -27,7 +27,6 @@ use crate::{
 };
 pub use locks::lock_row;
 
-/// The answer of a statement.
 pub type Answer<T> = Result<T, BoxError>;
 
 /// A text before all names, where pruning begins. Not an empty text, which some modes of MariaDB
@@ -40,7 +39,6 @@ const MOST_NAMES: usize = 500;
 /// The smaller numbers of names that a statement has room for.
 const ROOM: [usize; 3] = [1, 8, 64];
 
-/// The store in a database.
 pub struct SqlStore<DB: Driver> {
     connections: Connections<DB>,
     prefix: String,
