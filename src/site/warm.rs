@@ -38,7 +38,9 @@ impl From<Request<()>> for Visit {
 
 impl From<String> for Visit {
     fn from(path: String) -> Self {
-        let request = path.parse().ok().map(|uri: Uri| {
+        let uri = path.parse().ok();
+        let uri = uri.filter(|uri: &Uri| uri.path().starts_with('/'));
+        let request = uri.map(|uri| {
             let mut request = Request::new(());
             *request.uri_mut() = uri;
             request

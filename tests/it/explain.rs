@@ -175,13 +175,11 @@ async fn each_answer_is_explained_before_and_as_it_comes() {
     }
     let plain = site.site.explain(site.app.clone(), "/plain").await;
     assert_eq!(plain.expect("answers"), None);
-    let wrong = site.site.explain(site.app.clone(), "no path").await;
-    assert!(
-        wrong
-            .expect_err("is no path")
-            .to_string()
-            .contains("/books")
-    );
+    for text in ["no path", "page"] {
+        let wrong = site.site.explain(site.app.clone(), text).await;
+        let wrong = wrong.expect_err("is no path").to_string();
+        assert!(wrong.contains("/books"), "{wrong}");
+    }
 
     // Another process finds the version in the database.
     let other = Site::new(&database, small());
