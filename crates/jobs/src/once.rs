@@ -24,7 +24,7 @@ pub struct Once {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnceOutcome<T> {
-    /// The work ran now, with this result.
+    /// The work ran now, with this result; after [`Once::mark_in`] the caller does the work.
     Ran(T),
     /// The work was done before.
     #[non_exhaustive]

@@ -11,11 +11,11 @@ use super::{
 const POSTGRES: &str = "SELECT name || '=' || setting FROM pg_settings WHERE name IN ('fsync', 'synchronous_commit', 'synchronous_standby_names') \
     UNION ALL SELECT 'standbys=' || count(*) FROM pg_stat_replication";
 const MARIADB: &str = "SELECT CAST(CONCAT(LOWER(VARIABLE_NAME), '=', VARIABLE_VALUE) AS CHAR) FROM information_schema.GLOBAL_VARIABLES \
-    WHERE VARIABLE_NAME IN ('innodb_flush_log_at_trx_commit', 'wsrep_on', 'rpl_semi_sync_master_enabled') \
+    WHERE VARIABLE_NAME IN ('innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog', 'wsrep_on', 'rpl_semi_sync_master_enabled') \
     UNION ALL SELECT CAST(CONCAT(LOWER(VARIABLE_NAME), '=', VARIABLE_VALUE) AS CHAR) FROM information_schema.GLOBAL_STATUS \
     WHERE VARIABLE_NAME = 'Slaves_connected'";
 const MYSQL: &str = "SELECT CAST(CONCAT(LOWER(VARIABLE_NAME), '=', VARIABLE_VALUE) AS CHAR) FROM performance_schema.global_variables \
-    WHERE VARIABLE_NAME IN ('innodb_flush_log_at_trx_commit', 'rpl_semi_sync_source_enabled')";
+    WHERE VARIABLE_NAME IN ('innodb_flush_log_at_trx_commit', 'log_bin', 'sync_binlog', 'rpl_semi_sync_source_enabled')";
 
 const CRASH: &str = "a crash of the machine";
 const SERVER: &str = "a crash of the server";
@@ -90,6 +90,8 @@ fn judge(kind: Kind, texts: &[String]) -> (&'static str, Vec<&'static str>) {
     match setting("innodb_flush_log_at_trx_commit") {
         "0" => lost_after.push(SERVER),
         "2" => lost_after.push(CRASH),
+        // A restart rolls a commit back that is not in the binary log.
+        _ if is_on("log_bin") && setting("sync_binlog") != "1" => lost_after.push(CRASH),
         _ => {}
     }
     if setting("fsync") == "off" {
@@ -104,7 +106,7 @@ mod tests {
 
     #[test]
     fn settings_tell_after_which_faults_commits_are_lost() {
-        let cases: [(Kind, &str, &[&str]); 12] = [
+        let cases: [(Kind, &str, &[&str]); 14] = [
             (
                 Kind::Postgres,
                 "fsync=on synchronous_commit=on synchronous_standby_names= standbys=0",
@@ -149,6 +151,16 @@ mod tests {
             (
                 Kind::MySql,
                 "innodb_flush_log_at_trx_commit=1 slaves_connected=1 rpl_semi_sync_master_enabled=ON",
+                &[],
+            ),
+            (
+                Kind::MySql,
+                "innodb_flush_log_at_trx_commit=1 log_bin=ON sync_binlog=0",
+                &[CRASH],
+            ),
+            (
+                Kind::MySql,
+                "innodb_flush_log_at_trx_commit=1 log_bin=ON sync_binlog=1",
                 &[],
             ),
             (
