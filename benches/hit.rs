@@ -204,7 +204,7 @@ fn compressed(site: &dyn Fn() -> Perennial) {
     let sides = [(bare, layered)];
     compare(
         "64 KiB, stored compressed",
-        "tower-http's, which compresses each time",
+        "a handler inside tower-http's `CompressionLayer`, which compresses each time",
         &sides,
         &request,
     );

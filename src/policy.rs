@@ -95,8 +95,8 @@ impl Refresh {
     }
 
     /// Creates a policy under which a version is stale as soon as an occurrence of the schedule
-    /// lies between the begin of its generation and now, by the database's clock. A 404, 405, 410
-    /// or 414 is stale after a minute at the latest.
+    /// lies between the begin of its generation and now, by the database's clock. As for
+    /// [`every`](Self::every), a 404, 405, 410 or 414 is stale after a minute at the latest.
     pub fn on(schedule: &'static dyn Schedule) -> Self {
         let mut policy = Self::every(schedule.period());
         policy.schedule = Some(schedule);
@@ -304,9 +304,9 @@ impl Refresh {
         early - lead.min(early / 2)
     }
 
-    /// Returns the interval of a version, counted from `written`, whose generator began at `began`,
-    /// in microseconds since 1970. `None`: no schedule decides. `unit`: as for
-    /// [`interval_at`](Self::interval_at).
+    /// Returns the interval, counted from the publish at `written`, of a version whose generator
+    /// began at `began`. Both times are in microseconds since 1970. `None`: no schedule decides.
+    /// `unit`: as for [`interval_at`](Self::interval_at).
     pub(crate) fn scheduled(&self, [began, written]: [i64; 2], unit: f64) -> Option<Duration> {
         let schedule = self.schedule?;
         let began = SystemTime::UNIX_EPOCH + duration(began);

@@ -23,8 +23,8 @@ pub(crate) trait Model {
     /// Tests the properties of a single state.
     fn invariant(&self, state: &Self::State) -> Result<(), Broken>;
 
-    /// Returns the next state of the one schedule without faults, and its cost (1 for a unit of
-    /// time, or 0, as the model counts). `None`: the system has settled, as it must from every
+    /// Returns the next state without faults, of which the model chooses one, and the cost of the
+    /// step: 1 for a unit of time, or 0. `None`: the system has settled, as it must from every
     /// state.
     fn settle(&self, state: &Self::State) -> Option<(u16, Self::State)>;
 

@@ -44,7 +44,7 @@ impl Reads {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns true if a check is due, and for the second value if a write is.
+    /// Returns two values: is a check due, and is a write due?
     fn due(&self, now: Tick) -> (bool, bool) {
         let mut state = self.state();
         let checks = state.check_at.is_none_or(|at| now >= at);

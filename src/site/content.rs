@@ -108,8 +108,8 @@ impl Perennial {
             .map(|version| content_of(&version))
     }
 
-    /// Returns content as [`content`](Self::content) does, or `placeholder`, which is not stored,
-    /// while the first version is generated in the background and after a failure.
+    /// Returns content as [`content`](Self::content) does, or, while no version may be served and
+    /// one is generated, `placeholder`, which is not stored.
     ///
     /// # Errors
     ///

@@ -166,8 +166,8 @@ impl Perennial {
             .await
     }
 
-    /// Removes all resources with the tag, as [`purge_prefix`](Self::purge_prefix) does. Reads the
-    /// names of all stored resources.
+    /// Removes all resources with the tag, as [`purge_prefix`](Self::purge_prefix) does, after a
+    /// read of all stored names.
     pub async fn purge_tag(&self, tag: &str) -> Result<(), Error> {
         let filter = EntryFilter::new().tag(tag);
         self.pages.purge_all(Target::PurgedTag(tag), filter).await

@@ -175,7 +175,8 @@ calls! {
     Remove "remove" writes [lease: LeaseRow] {} -> bool;
 
     /// Stores an invalidation of `name`, of at most 255 bytes and without a NUL, and returns the
-    /// new epoch. A name that begins with `revision:` keeps its first epoch.
+    /// new epoch. A stored name that begins with `revision:` keeps its first epoch, and the call
+    /// returns any epoch.
     ///
     /// Epochs only grow, over all processes, and become visible in their order: a process that sees
     /// an epoch sees all smaller ones. A new epoch is at least the microseconds since 1970 by the
@@ -273,9 +274,9 @@ calls! {
     /// same answer again.
     ///
     /// The request counts as [running](crate::Progress::Running) for `length`. Its row stays for
-    /// `retention`, unless a [`Finish`] or a [`Forget`] comes before. With `again`, a request with
-    /// the same fingerprint that another owner began this time ago or earlier, and that has not
-    /// finished, is taken from that owner.
+    /// `retention`, unless a [`Finish`] or a [`Forget`] comes before. With `again`, this owner
+    /// takes over an unfinished request with the same fingerprint, if at least the time `again` has
+    /// passed since its begin.
     Begin "begin" writes [name: String, owner: String, fingerprint: String]
         { length: Duration, retention: Duration, again: Option<Duration> } -> Begun;
 

@@ -1,4 +1,5 @@
-//! The extensions of a visitor's request, counted, and those that a generator gets.
+//! Finds requests with extensions of unknown types, by their number, and copies shared extensions
+//! for the generator.
 
 use std::any::{TypeId, type_name};
 

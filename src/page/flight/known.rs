@@ -220,7 +220,7 @@ pub(crate) enum Known<B> {
     /// A version, servable or not.
     Version(Arc<Version<B>>),
     /// Hit-for-pass: the service itself answers each request before `until`, as the responses are
-    /// not stored.
+    /// not stored, unless an invalidation applies.
     HitForPass {
         until: Tick,
         why: Bypass,

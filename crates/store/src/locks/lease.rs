@@ -142,7 +142,7 @@ impl Lease {
         self.end(cooldown, Dropped::Release(cooldown)).await
     }
 
-    /// Releases the lock with a cooldown, or without one if that fails or is dropped.
+    /// Releases the lock with a cooldown, or without one after a failure.
     #[doc(hidden)]
     pub async fn release_after_or_break(self, cooldown: Duration) -> Result<(), Error> {
         self.end(cooldown, Dropped::Break).await

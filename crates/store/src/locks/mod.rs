@@ -150,7 +150,7 @@ impl Locks {
         self.take(&name.into(), "", None).await
     }
 
-    /// Returns an attempt. Awaited, it takes the lock, and waits for it up to its
+    /// Returns an attempt, which takes the lock when awaited, within its
     /// [limit](LockAttempt::wait).
     pub fn lock(&self, name: impl Into<LockName>) -> LockAttempt {
         LockAttempt {
@@ -278,8 +278,8 @@ impl Locks {
         Ok(row.map(LockInfo::of))
     }
 
-    /// Returns the locks of all kinds that are held or in cooldown, sorted by kind and name,
-    /// without the marks of completed work.
+    /// Returns the locks of all kinds that are held or in cooldown, by kind and name, without marks
+    /// of completed work.
     ///
     /// # Errors
     ///
