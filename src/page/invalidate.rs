@@ -48,11 +48,7 @@ impl Pages {
     /// this process's memory, as the name may be misspelt.
     async fn invalidate_name(&self, name: &str) -> Result<i64, Error> {
         let epoch = self.note(name).await?;
-        let invalidated = Event::Invalidated {
-            name: name.into(),
-            epoch,
-        };
-        self.observer().emit(invalidated);
+        self.tell_invalidated(name, epoch);
         // The check reads all of memory, and only a reader of the log needs the check.
         if tracing::enabled!(tracing::Level::DEBUG) && !self.memory.has(name) {
             tracing::debug!(
@@ -61,6 +57,11 @@ impl Pages {
             );
         }
         Ok(epoch)
+    }
+
+    pub(super) fn tell_invalidated(&self, name: &str, epoch: i64) {
+        let name = name.into();
+        self.observer().emit(Event::Invalidated { name, epoch });
     }
 
     async fn note(&self, name: &str) -> Result<i64, Error> {
@@ -100,8 +101,7 @@ impl Pages {
             return Ok(false);
         };
         self.invalidations.add(&name, epoch);
-        let name = name.into();
-        self.observer().emit(Event::Invalidated { name, epoch });
+        self.tell_invalidated(&name, epoch);
         Ok(true)
     }
 

@@ -16,7 +16,6 @@ use tracing::Instrument;
 
 use crate::{
     clock::Tick,
-    event::Event,
     page::{Pages, invalidation::MOST},
     timing::{OVERDUE, SYNC},
 };
@@ -256,8 +255,7 @@ impl Pages {
             return Ok(false);
         };
         let epoch = self.store.call(Invalidate::new(&name)).await?;
-        let name = name.into();
-        self.observer().emit(Event::Invalidated { name, epoch });
+        self.tell_invalidated(&name, epoch);
         Ok(true)
     }
 
