@@ -100,25 +100,3 @@ fn etag(response: &Response<Bytes>) -> HeaderValue {
     let digest = digest.finalize();
     ascii(format!("\"{}\"", hex(&digest[..16])))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn headers_of_a_connection_are_not_stored() {
-        let response = Response::builder()
-            .header("connection", "close, x-hop")
-            .header("x-hop", "1")
-            .header("keep-alive", "timeout=5")
-            .header("x-kept", "1");
-        let (head, ()) = response.body(()).expect("a response").into_parts();
-        let stored = storable(&head, Bytes::new());
-        let names: Vec<_> = stored
-            .headers()
-            .keys()
-            .map(http::HeaderName::as_str)
-            .collect();
-        assert_eq!(names, ["x-kept", "content-length"]);
-    }
-}

@@ -67,19 +67,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_has_its_latest_epoch_until_it_is_dropped() {
-        let mut names = Names::default();
-        names.add("a", 3);
-        names.add("a", 7);
-        names.add("a", 5);
-        names.add("b", 4);
-        assert_eq!([names.get("a"), names.get("b")], [Some(7), Some(4)]);
-        assert_eq!((names.get("c"), names.len()), (None, 2));
-        names.drop_older(4);
-        assert_eq!([names.get("a"), names.get("b")], [Some(7), None]);
-    }
-
-    #[test]
     fn a_prefix_is_found_at_each_of_its_lengths() {
         let mut names = Names::default();
         for (name, epoch) in [

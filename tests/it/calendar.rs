@@ -1,6 +1,6 @@
 //! Intervals by the calendar, and regenerations before their time.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use axum::{Router, body::Body, http::Request};
 use perennial::{
@@ -12,9 +12,8 @@ use perennial_calendar::Calendar;
 use perennial_testing::{self, advance};
 
 use crate::{
-    databases::Db,
     paused::{Shared, here, origin_behind},
-    support::{Origin, get, serve},
+    support::{Origin, get},
 };
 
 const HOUR: Duration = Duration::from_hours(1);
@@ -90,35 +89,7 @@ async fn a_generator_that_began_before_the_occurrence_has_made_a_stale_version()
     assert_eq!(origin.begun(), 2);
 }
 
-/// A version that was generated before the last occurrence is stale for another process, by the
-/// times in the database.
-async fn stored_times_decide(db: Db) {
-    let day = DAY.as_secs();
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let later = (now.expect("after 1970").as_secs() + day / 2) % day;
-    let time = format!("{:02}:{:02}", later / 3600, later % 3600 / 60);
-    let origin = Origin::default();
-    drop(db.site().await);
-    for (hours, runs) in [(0, 1), (11, 1), (13, 2)] {
-        let back = i64::from(hours) * 3_600_000_000;
-        db.execute(&format!(
-            "UPDATE perennial_entry SET fence = fence - {back}, generated_at = generated_at - {back}"
-        ))
-        .await;
-        let site = db.site().await;
-        let address = serve(origin.router().layer(site.layer(daily(&time)))).await;
-        get(address, "/").await;
-        assert_eq!(origin.begun(), runs, "generated {hours} h earlier");
-        db.execute(&format!(
-            "UPDATE perennial_entry SET fence = fence + {back}, generated_at = generated_at + {back} WHERE {runs} = 1"
-        ))
-        .await;
-    }
-}
-
-on_each_database! {
-    stored_times_decide
-}
+on_each_database! {}
 
 #[tokio::test(start_paused = true)]
 async fn a_hit_near_the_end_of_the_interval_starts_a_regeneration_that_nobody_waits_for() {

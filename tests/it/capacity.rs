@@ -101,17 +101,3 @@ fn capacity_of_nothing_is_refused() {
     let none = none.expect_err("is refused").to_string();
     assert!(none.contains("store_capacity"), "{none}");
 }
-
-#[tokio::test(start_paused = true)]
-async fn store_without_a_capacity_keeps_all_pages() {
-    let database = Database::new();
-    let (site, app) = process(&database, None);
-    for n in 0..100 {
-        visit(&app, n).await;
-    }
-    for _ in 0..10 {
-        advance(Duration::from_hours(1)).await;
-        visit(&app, 0).await;
-    }
-    assert_eq!(stored(&site).await.len(), 100);
-}

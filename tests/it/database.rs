@@ -401,23 +401,6 @@ async fn a_database_in_memory_works() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_prefixes_are_two_sites() {
-    let folder = Folder::new();
-    let mut runs = 0;
-    for prefix in ["one_", "two_"] {
-        let site = patient()
-            .table_prefix(prefix)
-            .open(&folder.url())
-            .await
-            .expect("opens");
-        let (origin, address) = serve_site(&site, Refresh::every(LONG)).await;
-        get(address, "/").await;
-        runs += origin.begun();
-    }
-    assert_eq!(runs, 2);
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn an_existing_database_is_opened_while_another_writer_holds_it() {
     let folder = Folder::new();
     folder.site().await;

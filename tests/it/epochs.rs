@@ -4,9 +4,9 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+        atomic::{AtomicUsize, Ordering::SeqCst},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use axum::{
@@ -23,7 +23,7 @@ use crate::{
     hooked::{Hook, Hooked, Side},
     invalidation::{HEARD, Process},
     paused::{Shared, here},
-    support::{Crowd, Folder, HANG, Origin, rounds, until},
+    support::{Crowd, Folder, HANG, Origin, until},
     sync::generates_for_all,
 };
 
@@ -43,14 +43,6 @@ impl Data {
         self.0.0.store(value, SeqCst);
     }
 
-    fn hold(&self, held: bool) {
-        self.0.2.send_replace(held);
-    }
-
-    fn runs(&self) -> usize {
-        self.0.1.load(SeqCst)
-    }
-
     /// Reads the data at the call, waits until the switch is open, and returns what it has read.
     async fn read(self) -> Result<String, std::io::Error> {
         let value = self.0.0.load(SeqCst);
@@ -65,9 +57,6 @@ impl Data {
 }
 
 const POLICY: Refresh = Refresh::every(LONG).cooldown(Duration::from_secs(3600));
-
-/// A page of a route, and a piece of content.
-const KEYS: [&str; 2] = ["/a", "side/a"];
 
 /// The answer to a visitor under one of the keys; the error describes the failure.
 async fn visit(site: &Perennial, data: &Data, key: &str) -> Result<String, String> {
@@ -98,60 +87,6 @@ type Visit = tokio::task::JoinHandle<Result<String, String>>;
 fn spawned(site: &Perennial, data: &Data, key: &'static str) -> Visit {
     let (site, data) = (site.clone(), data.clone());
     tokio::spawn(async move { visit(&site, &data, key).await })
-}
-
-/// Makes a visit that runs the generator. A visit while the regeneration before is ending gets that
-/// version.
-async fn generating(site: &Perennial, data: &Data, key: &'static str) -> Visit {
-    let runs = data.runs();
-    let mut visit = spawned(site, data, key);
-    until("it generates", async || {
-        if visit.is_finished() && data.runs() == runs {
-            visit = spawned(site, data, key);
-        }
-        data.runs() > runs
-    })
-    .await;
-    visit
-}
-
-/// Visits until this text is served.
-async fn becomes(site: &Perennial, data: &Data, key: &str, expected: &str) {
-    until("it is generated anew", async || {
-        visit(site, data, key).await.as_deref() == Ok(expected)
-    })
-    .await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn content_from_before_a_purge_is_never_served_after_it() {
-    for key in KEYS {
-        for (over_an_old_version, by_another_process) in
-            [(false, false), (false, true), (true, false), (true, true)]
-        {
-            let shared = Shared::new();
-            let (site, other) = (shared.site(), shared.site());
-            let data = Data::default();
-            if over_an_old_version {
-                visit(&site, &data, key).await.expect("is generated");
-                site.invalidate(key).await.expect("is done");
-            }
-            data.set(1);
-            data.hold(true);
-            let first = generating(&site, &data, key).await;
-            data.set(2);
-            let purging = if by_another_process { &other } else { &site };
-            purging.purge(key).await.expect("is done");
-            data.hold(false);
-            // The visitor from before the purge may get the old content, or be asked to come again.
-            let _ = first.await.expect("no panic");
-            becomes(&site, &data, key, "2").await;
-            for site in [&site, &other] {
-                assert_eq!(visit(site, &data, key).await.as_deref(), Ok("2"));
-            }
-            site.purge(key).await.expect("is done");
-        }
-    }
 }
 
 async fn more_invalidated_names_than_a_process_keeps_count_as_everything(db: Db) {
@@ -335,57 +270,6 @@ fn sync_on_a_stalled_runtime_blocks_no_visitor() {
     });
     let answer = answer.expect("does not hang").expect("is generated");
     assert_eq!(answer.text(), "b");
-}
-
-/// Another process holds the lock. This process's regeneration of the key ends when its last
-/// visitor leaves.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn visitor_who_comes_as_the_last_one_leaves_waits_like_any_other() {
-    let rounds = rounds(2000, 500);
-    let folder = Folder::new();
-    let holder = folder.site().await;
-    holder.invalidate("nothing").await.expect("is done");
-    let locked = format!(
-        "INSERT INTO perennial_lock (kind, name, owner, fence, acquired_at, expires_at)
-         VALUES ('page', 'side/a', 'somebody', 1, {now}, {now} + 3600000000)",
-        now = "CAST(strftime('%s', 'now') AS INTEGER) * 1000000"
-    );
-    Db::at(&folder.url()).execute(&locked).await;
-    let site = folder.site().await;
-    const POLICY: Refresh = Refresh::every(LONG).first_wait(LONG);
-    let failed = Arc::new(AtomicBool::new(false));
-    let visit = |site: Perennial| async move {
-        let generate = || async { Ok::<_, std::io::Error>("never") };
-        site.content("side/a", &POLICY, generate).await
-    };
-    for round in 0..rounds {
-        let first = tokio::spawn(visit(site.clone()));
-        // The pause ends about when the wait for the other process begins, so that rounds differ.
-        tokio::time::sleep(Duration::from_micros(300)).await;
-        let start = Arc::new(std::sync::Barrier::new(2));
-        let (starts, failed_here) = (Arc::clone(&start), Arc::clone(&failed));
-        let second = tokio::task::spawn_blocking({
-            let visit = visit(site.clone());
-            let runtime = tokio::runtime::Handle::current();
-            move || {
-                let _entered = runtime.enter();
-                let mut visit = Box::pin(visit);
-                let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-                starts.wait();
-                let begun = Instant::now();
-                while begun.elapsed() < Duration::from_micros(500) {
-                    if visit.as_mut().poll(&mut context).is_ready() {
-                        return failed_here.store(true, SeqCst);
-                    }
-                }
-            }
-        });
-        start.wait();
-        first.abort();
-        second.await.expect("no panic");
-        let _ = first.await;
-        assert!(!failed.load(SeqCst), "answered at once in round {round}");
-    }
 }
 
 /// Processes of a new revision whose revision cannot be stored, as the database refuses writes or

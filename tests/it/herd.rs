@@ -8,8 +8,8 @@ use std::{
     time::Duration,
 };
 
-use perennial::{Perennial, locks::LockName};
-use perennial_jobs::{Claims, Once, OnceOutcome};
+use perennial::locks::LockName;
+use perennial_jobs::Claims;
 use perennial_store::{Backend, LeaseRow, Release, TryLock};
 use tokio::task::JoinSet;
 
@@ -20,7 +20,6 @@ use crate::{
 
 on_each_database! {
     one_of_a_herd_takes_the_lock
-    one_of_a_herd_does_what_is_done_once
     no_row_is_claimed_twice_by_a_herd
     overslept_holder_never_publishes_over_a_later_one
 }
@@ -57,15 +56,6 @@ fn all(herd: &mut [Contender], what: &str) -> Vec<String> {
         contender.tell(what);
     }
     herd.iter_mut().flat_map(Contender::said).collect()
-}
-
-async fn one_of_a_herd_does_what_is_done_once(db: Db) {
-    open(&db).await;
-    let mut herd: Vec<_> = (0..PROCESSES).map(|_| Contender::start(db.url())).collect();
-    for round in 0..25 {
-        let ran = all(&mut herd, &format!("once {round}"));
-        assert_eq!(ran, ["ran"], "round {round}");
-    }
 }
 
 async fn no_row_is_claimed_twice_by_a_herd(db: Db) {
@@ -156,7 +146,6 @@ async fn contender() {
     let pool = pool_of(&url, CONNECTIONS).await;
     let store = pool.clone().store("perennial_").await.expect("prepares");
     let store: Arc<dyn Backend> = store.into();
-    let site = Perennial::with_pool(pool.clone()).await.expect("opens");
     for line in std::io::stdin().lines() {
         let line = line.expect("is piped");
         let (what, name) = line.split_once(' ').expect("two words");
@@ -164,28 +153,13 @@ async fn contender() {
         let workers = if what == "claim" { 16 } else { CONNECTIONS };
         let mut tasks = JoinSet::new();
         for _ in 0..workers {
-            let (store, name, site, pool) = (
-                Arc::clone(&store),
-                Arc::clone(&name),
-                site.clone(),
-                pool.clone(),
-            );
+            let (store, name, pool) = (Arc::clone(&store), Arc::clone(&name), pool.clone());
             match what {
                 "try" => tasks.spawn(async move {
                     let lease = Duration::from_secs(600);
                     let tried = store.ask(TryLock::new(&*name, uuid(), lease, None)).await;
                     let fence: Option<i64> = tried.expect("no deadlock, no error").fence;
                     fence.map(|fence| fence.to_string()).into_iter().collect()
-                }),
-                "once" => tasks.spawn(async move {
-                    match Once::new(&site.locks(), &*name)
-                        .run(|| async { "ran" })
-                        .await
-                        .expect("answers")
-                    {
-                        OnceOutcome::Ran(ran) => vec![ran.to_owned()],
-                        _ => Vec::new(),
-                    }
                 }),
                 _ => tasks.spawn(async move {
                     let claims = Claims::with_pool(pool, &*name).order("id");

@@ -8,7 +8,7 @@ use axum::{
     http::{StatusCode, header},
     routing::get as route,
 };
-use perennial::{Key, Perennial, Refresh, event::Outcome};
+use perennial::{Key, Perennial, Refresh};
 use perennial_testing as testing;
 
 use crate::{
@@ -278,29 +278,6 @@ async fn network_in_front_gets_its_own_time_and_no_page_of_one_visitor() {
         let headers = (own.header("cache-control"), own.header(CDN));
         assert_eq!(headers, ("private", ""), "{visitor:?}");
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn new_version_is_no_eviction() {
-    let shared = Shared::new();
-    let site = shared.site();
-    let app = here(
-        Router::new()
-            .route("/", route("it"))
-            .layer(site.layer(Refresh::every(SHORT))),
-    );
-    for _ in 0..5 {
-        testing::advance(2 * SHORT).await;
-        get(app, "/").await;
-    }
-    let stats = site.stats();
-    assert_eq!(
-        (
-            stats.regenerations(Outcome::Stored) + stats.regenerations(Outcome::Renewed),
-            stats.memory_evictions
-        ),
-        (5, 0)
-    );
 }
 
 /// A process with an origin that can fail, and a page with this `Cache-Control`.

@@ -16,7 +16,7 @@ use axum::{
     response::{AppendHeaders, IntoResponse},
     routing::{any, post},
 };
-use perennial::{Perennial, locks::Locks};
+use perennial::locks::Locks;
 use perennial_idempotency::{IdempotencyLayer, Scope};
 use tokio::sync::Notify;
 
@@ -413,24 +413,4 @@ async fn layer_works_without_a_site(db: Db) {
     assert_eq!(pay(address, "k").await.text(), "0");
     assert_eq!(pay(address, "k").await.text(), "0");
     locks.shutdown().await;
-}
-
-#[tokio::test]
-async fn without_a_database_nothing_is_done() {
-    let pool = sqlx::SqlitePool::connect("sqlite::memory:")
-        .await
-        .expect("opens");
-    let site = Perennial::with_pool(pool.clone()).await.expect("opens");
-    let route = post(unreachable).layer(IdempotencyLayer::new(&site.locks(), public));
-    let address = serve(Router::new().route("/pay", route)).await;
-    pool.close().await;
-    let reply = pay(address, "k").await;
-    assert_eq!(reply.status, 503, "{reply:?}");
-    assert_eq!(reply.headers["retry-after"], "5");
-    assert!(reply.text().contains("request is not done"), "{reply:?}");
-    assert!(reply.took < HANG);
-}
-
-async fn unreachable() {
-    panic!("is not called");
 }

@@ -16,13 +16,12 @@ use axum::{
     response::IntoResponse,
     routing::{any, get as route},
 };
-use perennial::{DAY, Key, Perennial, Refresh, RefreshAfter, Tags};
+use perennial::{DAY, Key, Perennial, Refresh, Tags};
 
 use crate::{
     databases::Db,
-    log::Log,
     paused::{Process, Shared, here, synced},
-    support::{Crowd, Origin, every, get, patient, request, until},
+    support::{Crowd, Origin, get, patient, request, until},
 };
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -427,61 +426,4 @@ async fn purged_page_is_not_served_by_a_process_that_slept_through_the_purge() {
     origin.let_go();
     let replies = crowd.rest().await;
     assert!(replies.iter().all(|reply| reply.run() == begun + 1));
-}
-
-#[tokio::test(start_paused = true)]
-async fn handler_sets_the_interval_of_its_response() {
-    const BRIEF: Duration = Duration::from_secs(4);
-    let shared = Shared::new();
-    let runs = Arc::new(AtomicUsize::new(0));
-    let [a, b] = [(); 2].map(|()| {
-        let runs = Arc::clone(&runs);
-        let page = move || async move {
-            let run = runs.fetch_add(1, SeqCst) + 1;
-            let after = if run == 1 { BRIEF } else { LONG };
-            (Extension(RefreshAfter(after)), format!("run {run} of page"))
-        };
-        here(Router::new().route("/", route(page).layer(shared.site().layer(every(LONG)))))
-    });
-    let both = async || [get(b, "/").await.run(), get(a, "/").await.run()];
-    assert_eq!(both().await, [1; 2]);
-    tokio::time::sleep(BRIEF / 2).await;
-    assert_eq!(both().await, [1; 2]);
-    tokio::time::sleep(BRIEF / 2).await;
-    // The other process uses the same interval.
-    assert_eq!(both().await, [2; 2]);
-    tokio::time::sleep(LONG / 2).await;
-    assert_eq!(both().await, [2; 2]);
-}
-
-#[tokio::test]
-async fn invalidation_without_an_effect_in_memory_is_logged_at_debug() {
-    let site = Shared::new().site();
-    let policy = Refresh::every(Duration::from_secs(3600));
-    let generate = || async { Ok::<_, std::convert::Infallible>("x") };
-    let content = site.content("side/bar", &policy, generate).await;
-    content.expect("is made");
-    let log = Log::of_this_thread();
-    for known in ["side/bar", "side/baz"] {
-        site.invalidate(known).await.expect("answers");
-        site.invalidate_prefix(known).await.expect("answers");
-    }
-    site.invalidate_prefix("side/").await.expect("answers");
-    site.invalidate_tag("lists").await.expect("answers");
-    site.purge("side/baz").await.expect("answers");
-    site.purge("side/bar").await.expect("answers");
-    let log = log.text();
-    let lines = log
-        .lines()
-        .filter(|line| line.contains("nothing in this process's memory"));
-    let names: Vec<_> = lines
-        .filter_map(|line| line.split("name=").nth(1))
-        .collect();
-    let misspelt = [
-        r#""key:side/baz""#,
-        r#""prefix:side/baz""#,
-        r#""tag:lists""#,
-        r#""purged:side/baz""#,
-    ];
-    assert_eq!(names, misspelt, "{log}");
 }

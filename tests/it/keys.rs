@@ -462,36 +462,3 @@ async fn key_that_needs_an_encoding_is_invalidated_as_the_site_writes_it() {
         .await;
     }
 }
-
-#[tokio::test(flavor = "multi_thread")]
-async fn response_with_a_vary_outside_of_the_key_bypasses() {
-    let varying = || {
-        Router::new().route(
-            "/",
-            route(async |headers: axum::http::HeaderMap| {
-                let language = headers.get("accept-language").cloned();
-                let language =
-                    language.map_or(String::new(), |it| it.to_str().expect("text").to_owned());
-                ([(header::VARY, "Accept-Language")], language)
-            }),
-        )
-    };
-    // Each request gets its own answer, with the header in the key and without.
-    for (key, stored) in [
-        (Key::new(), false),
-        (Key::new().header(header::ACCEPT_LANGUAGE), true),
-    ] {
-        let folder = Folder::new();
-        let layer = folder.site().await.layer(Refresh::every(LONG)).key(key);
-        let address = serve(varying().layer(layer)).await;
-        for round in 0..2 {
-            for language in ["de", "en"] {
-                let reply = request(address, "GET", "/", &[("accept-language", language)]).await;
-                assert_eq!(reply.text(), language);
-                assert_eq!(reply.headers.get_all("vary").iter().count(), 1);
-                let hit = reply.header("cache-status").contains("hit");
-                assert_eq!(hit, stored && round == 1);
-            }
-        }
-    }
-}

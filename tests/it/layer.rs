@@ -1,10 +1,6 @@
 //! The layer in axum's routers and around any Tower service.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-    },
     task::{Context, Poll},
     time::Duration,
 };
@@ -13,10 +9,9 @@ use axum::{
     Router,
     body::Body,
     extract::Request,
-    http::{Method, Response, StatusCode, header},
+    http::{Method, Response, StatusCode},
     middleware::{Next, from_fn},
-    response::IntoResponse,
-    routing::{get as route, post},
+    routing::get as route,
 };
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -27,105 +22,6 @@ use crate::support::{Crowd, Folder, HANG, Origin, get, request, serve, until};
 
 const LONG: Duration = Duration::from_secs(3600);
 const POLICY: Refresh = Refresh::every(LONG);
-
-/// A handler that counts its runs.
-fn counting(name: &'static str) -> axum::routing::MethodRouter {
-    let runs = Arc::new(AtomicUsize::new(0));
-    route(async move || format!("run {} of {name}", runs.fetch_add(1, SeqCst) + 1))
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn nested_routers_with_the_same_inner_path_do_not_share_an_entry() {
-    let folder = Folder::new();
-    let site = folder.site().await;
-    let nested = |name| {
-        Router::new()
-            .route("/list", counting(name))
-            .route("/", counting(name))
-            .layer(site.layer(POLICY))
-    };
-    let deep = Router::new().nest("/deeper", nested("c"));
-    let app = Router::new()
-        .nest("/a", nested("a"))
-        .nest("/b", nested("b"))
-        .nest("/deep", deep);
-    let address = serve(app).await;
-    for _ in 0..2 {
-        for (path, name) in [
-            ("/a/list", "a"),
-            ("/b/list", "b"),
-            ("/deep/deeper/list", "c"),
-            ("/a", "a"),
-            ("/b", "b"),
-        ] {
-            assert_eq!(
-                get(address, path).await.text(),
-                format!("run 1 of {name}"),
-                "{path}"
-            );
-        }
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn head_is_answered_from_the_entry() {
-    let folder = Folder::new();
-    let origin = Origin::default();
-    let address = serve(origin.router().layer(folder.site().await.layer(POLICY))).await;
-    for path in ["/cold-head", "/cold-get"] {
-        if path == "/cold-get" {
-            get(address, path).await;
-        }
-        let head = request(address, "HEAD", path, &[]).await;
-        let whole = get(address, path).await;
-        assert_eq!((head.status, head.body.len()), (200, 0));
-        let length = whole.body.len().to_string();
-        assert_eq!(head.headers[header::CONTENT_LENGTH], length);
-        assert_eq!(whole.headers[header::CONTENT_LENGTH], length);
-        assert_eq!(
-            head.headers[header::CONTENT_TYPE],
-            whole.headers[header::CONTENT_TYPE]
-        );
-    }
-    assert_eq!(origin.begun(), 2);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn other_methods_pass_untouched() {
-    async fn echo(request: Request) -> axum::response::Response {
-        let (head, body) = request.into_parts();
-        let header = head.headers.get("x-own").cloned().expect("is carried");
-        (StatusCode::CREATED, [("x-own", header)], body).into_response()
-    }
-    let folder = Folder::new();
-    let app = Router::new().route(
-        "/",
-        post(echo).put(echo).delete(echo).patch(echo).options(echo),
-    );
-    let app = app.layer(folder.site().await.layer(POLICY));
-    for method in [
-        Method::POST,
-        Method::PUT,
-        Method::DELETE,
-        Method::PATCH,
-        Method::OPTIONS,
-    ] {
-        let request = Request::builder()
-            .method(method.clone())
-            .header("x-own", method.as_str());
-        let request = request.body(Body::from("sent")).expect("a request");
-        let response = app.clone().oneshot(request).await.expect("infallible");
-        assert_eq!(response.status(), StatusCode::CREATED);
-        assert_eq!(response.headers()["x-own"], method.as_str());
-        let body = response
-            .into_body()
-            .collect()
-            .await
-            .expect("a body")
-            .to_bytes();
-        assert_eq!(body, "sent");
-    }
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn limits_and_buffers_beneath_are_honoured_and_hold_back_no_hit() {

@@ -7,18 +7,14 @@ use perennial::{Perennial, locks::LockName};
 
 use crate::{
     databases::Db,
-    support::{Folder, HANG, taken, until},
+    support::{Folder, HANG, until},
 };
 
 /// A short lease, for tests that only wait for its end.
 const BRIEF: Duration = Duration::from_secs(1);
 
-/// Holds a lock's row.
-const HOLD: &str = "UPDATE perennial_lock SET acquired_at = acquired_at + 1 WHERE name = 'a'";
-
 on_each_database! {
     lease_that_is_dropped_before_a_shutdown_is_released_by_its_end
-    a_release_that_is_cancelled_is_made_good
     cancelled_call_leaves_no_lock_stuck_and_releases_no_lock_of_another_holder
 }
 
@@ -113,20 +109,6 @@ fn lock_dropped_without_a_runtime_is_free_after_the_lease() {
         })
         .await;
     });
-}
-
-async fn a_release_that_is_cancelled_is_made_good(db: Db) {
-    let locks = db.site().await.locks().lease(Duration::from_secs(600));
-    let lease = taken(&locks, "a").await;
-    let writer = db.uncommitted(HOLD).await;
-    let release = tokio::time::timeout(Duration::from_millis(1), lease.release());
-    assert!(release.await.is_err(), "it waits for the writer");
-    writer.rollback().await.expect("unlocks");
-    // Long before the lease is over.
-    until("it is free", async || {
-        locks.try_lock("a").await.expect("answers").is_some()
-    })
-    .await;
 }
 
 /// Polls a future this many times, at each wake-up, and drops it; `None` if it was not done by

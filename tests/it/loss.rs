@@ -29,7 +29,6 @@ const SLACK: Duration = Duration::from_secs(10);
 on_each_server! {
     a_publish_is_made_good_whichever_reply_is_lost
     no_visitor_of_a_warm_page_waits_for_the_network
-    the_locks_promises_hold_in_all_weathers
 }
 
 #[cfg(feature = "postgres")]
@@ -126,8 +125,8 @@ impl Site {
     }
 
     /// A returning visitor. No visit fails, and each visit takes less than the statement timeout.
-    /// With `in_order`, each visit sees the version of the visit before or a newer version.
-    fn visitors(&self, path: &'static str, in_order: bool) -> JoinHandle<()> {
+    /// Each visit sees the version of the visit before or a newer version.
+    fn visitors(&self, path: &'static str) -> JoinHandle<()> {
         let address = self.address;
         tokio::spawn(async move {
             let mut newest = 0;
@@ -135,11 +134,7 @@ impl Site {
                 let reply = get(address, path).await;
                 assert_eq!(reply.status, 200, "{reply:?}");
                 assert!(reply.took < STATEMENT, "waited for {:?}", reply.took);
-                assert!(
-                    !in_order || reply.run() >= newest,
-                    "{} after {newest}",
-                    reply.run()
-                );
+                assert!(reply.run() >= newest, "{} after {newest}", reply.run());
                 newest = reply.run();
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
@@ -212,7 +207,7 @@ async fn stopped_in(
     let policy = policy(LEASE).soft_timeout(INTERVAL / 2);
     let site = Site::open(origin.clone(), url, policy).await;
     get(site.address, path).await;
-    let visitors = site.visitors(path, true);
+    let visitors = site.visitors(path);
     let go_on = match &path[1..] {
         "idle" => None,
         "generation" => {
@@ -237,7 +232,7 @@ async fn a_publish_is_made_good_whichever_reply_is_lost(db: Db) {
         let proxy = Proxy::before(db.url()).await;
         let site = Site::open(Origin::default(), &proxy.url(db.url()), policy(10 * LEASE)).await;
         assert_eq!(get(site.address, path).await.run(), 1);
-        let visitors = site.visitors(path, true);
+        let visitors = site.visitors(path);
         let mut reached = site.stop_at("publish");
         let reached = tokio::time::timeout(HANG, reached.recv()).await;
         let go_on = reached.expect("is reached").expect("is told");
@@ -272,7 +267,7 @@ async fn no_visitor_of_a_warm_page_waits_for_the_network(db: Db) {
         let proxy = Proxy::before(db.url()).await;
         let site = Site::open(Origin::default(), &proxy.url(db.url()), policy(LEASE)).await;
         get(site.address, path).await;
-        let visitors = site.visitors(path, true);
+        let visitors = site.visitors(path);
         proxy.weather(weather);
         // Some intervals.
         tokio::time::sleep(3 * INTERVAL).await;
@@ -292,66 +287,4 @@ async fn no_visitor_of_a_warm_page_waits_for_the_network(db: Db) {
         visitors.abort();
     });
     join_all(passed).await;
-}
-
-/// Three processes whose networks fail in turn. A reader of the database never sees the content go
-/// back, nor two contents with one fence.
-async fn the_locks_promises_hold_in_all_weathers(db: Db) {
-    let origin = Origin::default();
-    let mut sites = Vec::new();
-    for _ in 0..3 {
-        let proxy = Proxy::before(db.url()).await;
-        let site = Site::open(
-            origin.clone(),
-            &proxy.url(db.url()),
-            policy(Duration::from_millis(300)),
-        )
-        .await;
-        sites.push((proxy, site));
-    }
-    get(sites[0].1.address, "/").await;
-    let mut visitors = Vec::new();
-    for (_, site) in &sites {
-        get(site.address, "/").await;
-        visitors.push(site.visitors("/", false));
-    }
-    let watch = async {
-        let mut newest = (0, String::new());
-        loop {
-            let entry = db.entry("/").await.expect("is there");
-            assert!(entry.0 >= newest.0, "{entry:?} after {newest:?}");
-            assert!(
-                entry.0 > newest.0 || entry == newest,
-                "{entry:?} after {newest:?}"
-            );
-            newest = entry;
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    };
-    let change = async {
-        let weathers = [
-            Weather::RepliesLost { after: 0 },
-            Weather::Reset,
-            Weather::Slow(Duration::from_millis(200)),
-            Weather::Blackout,
-        ];
-        // Each weather for each process.
-        for round in 0..12 {
-            let (proxy, _) = &sites[round % 3];
-            proxy.weather(weathers[round % 4]);
-            tokio::time::sleep(Duration::from_millis(400)).await;
-            proxy.weather(Weather::Fair);
-        }
-    };
-    tokio::select! {
-        () = change => {}
-        () = watch => unreachable!("it goes on for ever"),
-    }
-    for (_, site) in &sites {
-        site.regrows(&db, "/").await;
-    }
-    for visitors in visitors {
-        assert!(!visitors.is_finished(), "{:?}", visitors.await);
-        visitors.abort();
-    }
 }

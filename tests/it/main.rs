@@ -62,7 +62,6 @@ mod patience;
 mod paused;
 mod personal;
 mod poison;
-mod poisoned_stacks;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod proxy;
 mod regeneration;

@@ -20,7 +20,6 @@ use crate::{
 };
 
 on_each_database! {
-    lease_whose_pool_is_closed_is_lost_when_it_ends
     locks_that_are_unused_for_long_are_pruned
     work_done_once_runs_in_one_process_and_not_again
     lock_without_a_site_has_the_statement_limit_of_its_database
@@ -149,17 +148,6 @@ async fn lock_with_a_minimum_hold_is_not_free_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn guarded_work_ends_when_its_lease_is_lost() {
-    let locks = Shared::new().locks().lease(LEASE);
-    let lease = taken(&locks, "a").await;
-    assert_eq!(lease.guard(async { 7 }).await.expect("holds"), 7);
-    assert!(locks.break_lock("a", None).await.expect("answers"));
-    let error = lease.guard(std::future::pending::<()>()).await;
-    assert_eq!(error.expect_err("is lost").kind(), ErrorKind::Lost);
-    assert_eq!(lease.remaining(), Duration::ZERO);
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_lease_that_is_not_extended_is_lost_when_it_ends() {
     let locks = Shared::new().locks().lease(LEASE).manual_extension();
     let lease = taken(&locks, "a").await;
@@ -179,18 +167,6 @@ async fn a_lease_that_is_not_extended_is_lost_when_it_ends() {
         lease.release().await.expect_err("is lost").kind(),
         ErrorKind::Lost
     );
-}
-
-async fn lease_whose_pool_is_closed_is_lost_when_it_ends(db: Db) {
-    // Creates the SQLite file.
-    drop(db.database().await);
-    with_pool!(&db, pool => {
-        let locks = Locks::with_pool(pool.clone()).await.expect("opens").lease(Duration::from_secs(1));
-        let lease = taken(&locks, "a").await;
-        // Each further statement fails at once.
-        pool.close().await;
-        tokio::time::timeout(HANG, lease.lost()).await.expect("is lost");
-    });
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,27 +1,18 @@
 //! The longest wait for a database that has stopped answering, in virtual time.
 
-use std::{
-    convert::Infallible,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::SeqCst},
-    },
-    time::Duration,
-};
+use std::{convert::Infallible, time::Duration};
 
 use axum::{
     Router,
     body::Body,
     http::{Request, StatusCode},
-    routing::{get, post},
+    routing::post,
 };
-use http_body_util::BodyExt;
 use perennial::{ErrorKind, Perennial, Refresh};
 use perennial_jobs::ExclusiveLayer;
 use perennial_testing::Database;
 use tokio::time::Instant;
 use tower::ServiceExt;
-use tower_http::timeout::TimeoutLayer;
 
 const INTERVAL: Duration = Duration::from_secs(60);
 const POLICY: Refresh = Refresh::every(INTERVAL);
@@ -126,42 +117,6 @@ async fn half_a_second_is_the_default() {
     database.hang();
     let visit = waits(Duration::from_millis(500), content(&site, "new"));
     assert_eq!(visit.await, "old");
-}
-
-/// The soft timeout's default is below the timeouts that sites usually have around their routes.
-#[tokio::test(start_paused = true)]
-async fn stale_page_is_served_before_an_outer_timeout_of_two_seconds() {
-    let slow = Arc::new(AtomicBool::new(false));
-    let page = {
-        let slow = Arc::clone(&slow);
-        get(async move || {
-            if slow.swap(true, SeqCst) {
-                tokio::time::sleep(Duration::from_secs(30)).await;
-                return "new";
-            }
-            "old"
-        })
-    };
-    let site = site(&Database::new(), Duration::from_millis(500));
-    let limit = TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, Duration::from_secs(2));
-    let app = Router::new()
-        .route("/", page.layer(site.layer(POLICY)))
-        .layer(limit);
-    let visit = async || {
-        let request = Request::get("/").body(Body::empty()).expect("a request");
-        let response = app.clone().oneshot(request).await.expect("infallible");
-        let status = response.status();
-        let body = response.into_body().collect().await.expect("a body");
-        (status, body.to_bytes())
-    };
-    assert_eq!(visit().await, (StatusCode::OK, "old".into()));
-    tokio::time::sleep(INTERVAL).await;
-    // The leader and two followers.
-    for _ in 0..3 {
-        assert_eq!(visit().await, (StatusCode::OK, "old".into()));
-    }
-    tokio::time::sleep(INTERVAL / 2).await;
-    assert_eq!(visit().await, (StatusCode::OK, "new".into()));
 }
 
 #[tokio::test(start_paused = true)]

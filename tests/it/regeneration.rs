@@ -6,70 +6,15 @@ use std::time::Duration;
 use perennial::{Perennial, Refresh};
 
 use crate::{
-    paused::{Here, Shared, here, origin_behind},
-    support::{Crowd, HANG, Origin, Reply, get, page, patient, until},
+    paused::{Shared, here},
+    support::{HANG, Origin, get, page, patient, until},
 };
 
 const SHORT: Duration = Duration::from_millis(300);
 
-/// A process whose pages the origin generates.
-fn site(shared: &Shared, policy: Refresh) -> (Origin, Here) {
-    origin_behind(&shared.site(), policy)
-}
-
-/// A process with a stale page `/` and a held generator.
-async fn stale_site(shared: &Shared, policy: Refresh) -> (Origin, Here) {
-    let (origin, address) = site(shared, policy);
-    assert_eq!(get(address, "/").await.run(), 1);
-    becomes_stale().await;
-    origin.hold();
-    (origin, address)
-}
-
 /// Waits for the age of `SHORT`.
 async fn becomes_stale() {
     tokio::time::sleep(SHORT + Duration::from_millis(50)).await;
-}
-
-fn all_of_run(replies: &[Reply], run: usize) -> bool {
-    replies.iter().all(|reply| reply.run() == run)
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_stale_page_is_generated_once_and_only_the_regenerating_visitor_waits() {
-    let shared = Shared::new();
-    let (origin, address) = stale_site(&shared, Refresh::every(SHORT).soft_timeout(HANG)).await;
-    let mut crowd = Crowd::visit(200, &[address], "/");
-    assert!(all_of_run(&crowd.first(199).await, 1));
-    assert_eq!((origin.begun(), origin.ended()), (2, 1));
-    origin.let_go();
-    assert!(all_of_run(&crowd.rest().await, 2));
-}
-
-#[tokio::test(start_paused = true)]
-async fn interval_zero_serves_stale_and_regenerates_one_at_a_time() {
-    let shared = Shared::new();
-    let (origin, address) = site(&shared, Refresh::every(Duration::ZERO).soft_timeout(HANG));
-    assert_eq!(get(address, "/").await.run(), 1);
-    // The next regeneration begins after the release of the lease before.
-    until("it regenerates", async || {
-        get(address, "/").await.run() == 2
-    })
-    .await;
-    origin.hold();
-    let mut visits = Crowd::visit(1, &[address], "/");
-    until("it regenerates again", async || {
-        visits.another(address, "/");
-        origin.begun() == 3
-    })
-    .await;
-    assert!(all_of_run(
-        &Crowd::visit(100, &[address], "/").rest().await,
-        2
-    ));
-    origin.let_go();
-    let replies = visits.rest().await;
-    assert_eq!(replies.iter().filter(|reply| reply.run() == 3).count(), 1);
 }
 
 #[tokio::test(start_paused = true)]

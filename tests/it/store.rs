@@ -132,7 +132,6 @@ contract! {
     a_lock_is_taken_by_one_and_its_fences_only_grow
     owner_without_an_answer_gets_its_fence_again
     lock_is_revoked_from_its_owner_alone
-    a_cooldown_keeps_everybody_off
     releases_with_a_cooldown_are_counted
     a_lock_is_taken_only_while_its_fence_is_the_one_seen
     only_the_owner_extends_and_releases
@@ -247,23 +246,6 @@ async fn lock_is_revoked_from_its_owner_alone(db: Db) {
     let row = revoke(&next.owner).await.expect("has a row");
     assert_eq!(row.fence, next.fence);
     assert!(row.remaining > NONE, "a cooldown has no owner");
-}
-
-async fn a_cooldown_keeps_everybody_off(db: Db) {
-    let store = open(&db).await;
-    let lease = lock(&*store, "a", LEASE).await;
-    let cooldown = Duration::from_secs(3);
-    assert!(ask(&*store, Release::new(&lease, cooldown)).await);
-    let state = ask(&*store, Probe::new("a", 0)).await.lock;
-    assert!(!state.owned && state.remaining > NONE && state.remaining <= cooldown);
-    assert_eq!(
-        ask(&*store, TryLock::new("a", "me", LEASE, None))
-            .await
-            .fence,
-        None
-    );
-    tokio::time::sleep(cooldown + Duration::from_millis(100)).await;
-    lock(&*store, "a", LEASE).await;
 }
 
 async fn releases_with_a_cooldown_are_counted(db: Db) {

@@ -59,24 +59,6 @@ async fn generations_of_variants_count_together() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn database_that_fails_and_recovers_costs_no_visitor_a_page() {
-    let database = Database::new();
-    let site = open(&database);
-    assert_eq!(content(&site, "1").await, "1");
-    advance(2 * DAY).await;
-    database.fail();
-    assert_eq!(
-        content(&site, "2").await,
-        "1",
-        "the stale version is served"
-    );
-    database.recover();
-    advance(MINUTE).await;
-    assert_eq!(content(&site, "3").await, "3");
-    assert_eq!(database.generations("key"), 2);
-}
-
-#[tokio::test(start_paused = true)]
 async fn page_that_failed_with_the_database_is_served_two_seconds_after_the_database_is_back() {
     let database = Database::new();
     assert_eq!(content(&open(&database), "stored").await, "stored");
@@ -104,29 +86,6 @@ async fn page_that_failed_with_the_database_is_served_two_seconds_after_the_data
     advance(SECOND * 2).await;
     assert_eq!(visit().await.expect("is stored").to_string(), "stored");
     assert_eq!(runs.load(Relaxed), 5);
-}
-
-#[tokio::test(start_paused = true)]
-async fn background_regeneration_has_ended_when_time_has_passed() {
-    let database = Database::new();
-    let site = open(&database);
-    let page = get(|| async {
-        tokio::time::sleep(MINUTE / 2).await;
-        "page"
-    });
-    let policy = POLICY.soft_timeout(Duration::ZERO);
-    let app = Router::new().route("/", page.layer(site.layer(policy)));
-    let visit = async || {
-        let request = Request::get("/").body(Body::empty()).expect("a request");
-        let response = app.clone().oneshot(request).await.expect("infallible");
-        assert_eq!(response.status(), 200);
-    };
-    visit().await;
-    advance(2 * DAY).await;
-    visit().await;
-    assert_eq!(database.generations("/"), 1);
-    advance(MINUTE).await;
-    assert_eq!(database.generations("/"), 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -202,26 +161,6 @@ async fn lock_whose_reply_was_lost_is_free_after_some_seconds() {
     assert!(locks.try_lock("a").await.expect("answers").is_none());
     advance(MINUTE).await;
     let _lease = taken(&locks, "a").await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn database_clock_that_is_set_makes_stored_versions_stale() {
-    let forward: fn(&Database) = |database| database.set_clock_forward(2 * DAY);
-    // The age of a version from the future is unknown.
-    let back: fn(&Database) = |database| database.set_clock_back(2 * DAY);
-    for set in [forward, back] {
-        let database = Database::new();
-        let site = open(&database);
-        assert_eq!(content(&site, "1").await, "1");
-        set(&database);
-        assert_eq!(
-            content(&site, "2").await,
-            "1",
-            "memory goes by Tokio's clock"
-        );
-        assert_eq!(content(&open(&database), "3").await, "3");
-        assert_eq!(database.generations("key"), 2);
-    }
 }
 
 #[cfg(feature = "compression")]

@@ -22,9 +22,8 @@ use perennial::{
 use perennial_testing::{self, advance};
 
 use crate::{
-    databases::Db,
     paused::{Process, Shared, here, synced},
-    support::{Crowd, HANG, Origin, every, get, rounds, until},
+    support::{Crowd, Origin, get, rounds, until},
 };
 
 const MINUTE: Duration = Duration::from_mins(1);
@@ -260,27 +259,4 @@ async fn each_variant_is_regenerated_by_its_own_request() {
     assert_eq!(count(&report, Served::Hit), 2);
 }
 
-/// Two processes begin at the same time.
-async fn one_process_generates_each_page(db: Db) {
-    let origin = Origin::default();
-    let [one, two] = [db.site().await, db.site().await];
-    let paths: Arc<[String]> = (0..20).map(|page| format!("/{page}")).collect();
-    let warm = async |site: &Perennial| {
-        let app = app(site, &origin, every(HANG));
-        site.warm(app, paths.iter()).await
-    };
-    let (here, there) = tokio::join!(warm(&one), warm(&two));
-    assert_eq!(origin.begun(), 20, "{here:?} {there:?}");
-    let generated = count(&here, Served::Generated) + count(&there, Served::Generated);
-    assert_eq!(generated, 20, "{here:?} {there:?}");
-    for report in [here, there] {
-        let known = count(&report, Served::Hit)
-            + count(&report, Served::Stale)
-            + count(&report, Served::Unavailable);
-        assert_eq!(known + count(&report, Served::Generated), 20, "{report:?}");
-    }
-}
-
-on_each_database! {
-    one_process_generates_each_page
-}
+on_each_database! {}

@@ -237,10 +237,7 @@ mod tests {
     use tokio::time::{Instant, sleep};
     use tower::{Layer, ServiceExt, service_fn};
 
-    use perennial_store::{
-        Backend, Begin, Call, CallFuture, Finish, Locks, Reply, Store,
-        error::{BoxError, Unfit},
-    };
+    use perennial_store::{Backend, Begin, Call, CallFuture, Locks, Reply, Store, error::BoxError};
     use perennial_testing::Memory;
 
     use crate::{IdempotencyLayer, Scope};
@@ -257,21 +254,12 @@ mod tests {
     #[derive(Clone, Copy, Default)]
     struct Faults {
         away_until: Option<Instant>,
-        /// The responses that the store refuses.
-        rejects: Option<Rejects>,
         /// The number of calls whose replies are lost.
         loses: usize,
         /// Each `Begin` of a request comes later by this time, and its caller gets an error before.
         late: Duration,
         /// As `late`, of the next `Begin` alone.
         late_once: Duration,
-    }
-
-    #[derive(Clone, Copy, PartialEq)]
-    enum Rejects {
-        ByAnswer,
-        /// The connection breaks.
-        Silently,
     }
 
     impl Database {
@@ -292,12 +280,6 @@ mod tests {
                 return Err("is unavailable".into());
             }
             match &call {
-                Call::Finish(Finish { response, .. }) => match faults.rejects {
-                    Some(_) if response.is_none() => {}
-                    Some(Rejects::ByAnswer) => return Err(Unfit("is too large".into()).into()),
-                    Some(Rejects::Silently) => return Err("the connection is reset".into()),
-                    None => {}
-                },
                 Call::Begin(Begin { name, .. })
                     if name != "prune" && faults.late.max(faults.late_once) > Duration::ZERO =>
                 {
@@ -415,29 +397,6 @@ mod tests {
         site.again("not done").await;
         sleep(MINUTE + SOON).await;
         site.again("charge 1").await;
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn repeats_wait_while_the_response_is_tried() {
-        let site =
-            Site::new(|database| database.tell(|faults| faults.rejects = Some(Rejects::Silently)));
-        site.first().await;
-        site.again("still being served").await;
-        for _ in 0..9 {
-            sleep(MINUTE).await;
-            site.again("is unknown").await;
-        }
-        // A short note gets through, as the database is not away.
-        sleep(MINUTE + SOON).await;
-        site.again("is not stored").await;
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn response_that_the_database_does_not_take_is_dropped_at_once() {
-        let site =
-            Site::new(|database| database.tell(|faults| faults.rejects = Some(Rejects::ByAnswer)));
-        site.first().await;
-        site.again("is not stored").await;
     }
 
     #[tokio::test(start_paused = true)]

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use perennial::locks::Locks;
 use rustix::process::Signal;
-use tokio::task::JoinSet;
 
 use crate::{
     databases::Db,
@@ -13,7 +12,6 @@ use crate::{
 };
 
 on_each_database! {
-    an_albums_count_stays_right_on_two_processes
     a_killed_process_keeps_its_customer_for_no_longer_than_its_lease
     late_write_of_an_overtaken_process_is_refused
 }
@@ -21,51 +19,6 @@ on_each_database! {
 // The database makes no difference.
 on_database! {
     sqlite_file = crate::databases::Db::sqlite();
-    without_the_lock_the_count_goes_wrong
-}
-
-fn two(db: &Db, options: &str) -> [Program; 2] {
-    [(); 2].map(|()| Program::start("exclusive", db.url(), options))
-}
-
-/// 50 changes at once, at two processes in turn: 30 photos more and 20 less.
-async fn fifty_changes(programs: &[Program; 2]) -> Vec<Reply> {
-    let mut changes = JoinSet::new();
-    for change in 0..50 {
-        let method = if change % 5 < 3 { "POST" } else { "DELETE" };
-        let address = programs[change % 2].address;
-        // Three spellings of one album.
-        let album = ["7", "07", "%37"][change % 3];
-        let path = format!("/albums/{album}/photos");
-        changes.spawn(async move { request(address, method, &path, &[]).await });
-    }
-    changes.join_all().await
-}
-
-async fn an_albums_count_stays_right_on_two_processes(db: Db) {
-    let programs = two(&db, "--work 2ms --wait 60s");
-    for reply in fifty_changes(&programs).await {
-        assert_eq!(reply.status, 200, "{reply:?}");
-    }
-    let count = get(programs[1].address, "/albums/7").await;
-    assert_eq!(count.text(), "10\n");
-}
-
-async fn without_the_lock_the_count_goes_wrong(db: Db) {
-    let programs = two(&db, "--work 50ms --unlocked");
-    let first = request(programs[0].address, "POST", "/albums/7/photos", &[]).await;
-    assert_eq!(first.text(), "1\n");
-    // Otherwise the other test could not fail.
-    let mut right = 1;
-    until("the count goes wrong", async || {
-        for reply in fifty_changes(&programs).await {
-            assert_eq!(reply.status, 200, "{reply:?}");
-        }
-        right += 10;
-        let count = get(programs[1].address, "/albums/7").await;
-        count.text() != format!("{right}\n")
-    })
-    .await;
 }
 
 /// The answer to a refused sync.

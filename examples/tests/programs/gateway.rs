@@ -1,7 +1,5 @@
 //! The gateway as a program passes on uncached requests, and drains after a signal.
 
-use std::time::Duration;
-
 use axum::{
     Router,
     body::Body,
@@ -10,7 +8,6 @@ use axum::{
     response::IntoResponse,
     routing::{any, get as route},
 };
-use rustix::process::Signal;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::{
@@ -236,25 +233,6 @@ async fn an_upgraded_connection_is_tunnelled() {
     let mut echo = [0; 4];
     visitor.read_exact(&mut echo).await.expect("reads");
     assert_eq!(&echo, b"ping");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn gateway_drains_after_a_signal() {
-    for signal in [Signal::TERM, Signal::INT] {
-        let folder = Folder::new();
-        let origin = Origin::default();
-        origin.hold();
-        let gateway = Gateway::start(origin.serve().await, &folder.url(), "--every 1h");
-        let address = gateway.address;
-        let visitor = tokio::spawn(async move { get(address, "/").await });
-        until("it generates", async || origin.begun() == 1).await;
-        gateway.signal(signal);
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        origin.let_go();
-        assert_eq!(visitor.await.expect("is answered").run(), 1);
-        let code = tokio::task::spawn_blocking(|| gateway.ended()).await;
-        assert_eq!(code.expect("ends"), Some(0));
-    }
 }
 
 #[test]

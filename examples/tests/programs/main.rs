@@ -5,20 +5,15 @@
 #[macro_use]
 #[allow(dead_code, unused_macros, reason = "these tests need a part of it")]
 mod databases;
-#[path = "../../../tests/sim/random.rs"]
-#[allow(dead_code, reason = "these tests need a part of it")]
-mod random;
 #[path = "../../../tests/it/support.rs"]
 #[allow(dead_code, reason = "these tests need a part of it")]
 mod support;
 
 mod exclusive;
 mod gateway;
-mod logins;
 mod mailout;
 mod metrics;
 mod payment;
 mod processes;
 mod program;
-mod programs;
 mod sessions;

@@ -1,9 +1,8 @@
 //! Payments that are sent twice and made once: the example in two processes.
 
-use std::{net::SocketAddr, time::Duration};
+use std::net::SocketAddr;
 
 use rustix::process::Signal;
-use tokio::task::JoinSet;
 
 use crate::{
     databases::Db,
@@ -12,13 +11,7 @@ use crate::{
 };
 
 on_each_database! {
-    a_form_that_is_posted_fifty_times_on_two_processes_charges_once
     a_payment_whose_process_is_killed_when_charged_is_not_made_again
-}
-
-/// Two processes on one database.
-fn two(db: &Db, options: &str) -> [Program; 2] {
-    [(); 2].map(|()| Program::start("payment", db.url(), options))
 }
 
 async fn pay(address: SocketAddr, key: &str) -> Reply {
@@ -27,44 +20,6 @@ async fn pay(address: SocketAddr, key: &str) -> Reply {
         ("content-type", "application/x-www-form-urlencoded"),
     ];
     exchange(address, "POST", "/pay", &headers, "cents=1990").await
-}
-
-/// Repeats a request until it is done, as clients do.
-async fn paid(address: SocketAddr, key: &str) -> Reply {
-    loop {
-        let reply = pay(address, key).await;
-        if reply.status != 409 {
-            return reply;
-        }
-        assert_eq!(reply.headers["retry-after"], "1", "{reply:?}");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-}
-
-async fn a_form_that_is_posted_fifty_times_on_two_processes_charges_once(db: Db) {
-    let programs = two(&db, "--bank 300ms");
-    for round in 1..=3 {
-        let key = format!("\"round-{round}\"");
-        let mut posts = JoinSet::new();
-        for post in 0..50 {
-            let (address, key) = (programs[post % 2].address, key.clone());
-            posts.spawn(async move { paid(address, &key).await });
-        }
-        let replies = posts.join_all().await;
-        let receipt = replies[0].text().to_owned();
-        assert!(receipt.starts_with("receipt "), "{receipt}");
-        assert!(
-            replies
-                .iter()
-                .all(|reply| reply.status == 200 && reply.text() == receipt)
-        );
-        let first = replies
-            .iter()
-            .filter(|reply| !reply.headers.contains_key("idempotency-replayed"));
-        assert!(first.count() <= 1);
-        let charges = get(programs[1].address, "/charges").await;
-        assert_eq!(charges.text(), format!("{round}\n"));
-    }
 }
 
 /// Waits until the database has this number of rows with such a condition.

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use crate::{
     databases::Db,
     program::Gateway,
-    support::{Crowd, HANG, Origin, Reply, get, page, until},
+    support::{Crowd, Origin, Reply, get, page, until},
 };
 
 const EVERY: Duration = Duration::from_secs(1);
@@ -16,16 +16,7 @@ const EVERY: Duration = Duration::from_secs(1);
 on_each_database! {
     one_generation_cold_and_one_stale_for_three_processes
     a_killed_regenerator_is_replaced_after_its_lease
-    a_killed_generator_of_a_first_version_is_replaced_and_its_visitors_elsewhere_are_answered
-    a_stopped_regenerator_publishes_nothing_after_it_was_overtaken
-    a_stopped_generator_of_a_first_version_publishes_nothing_after_it_was_overtaken
     a_graceful_shutdown_under_load_drops_nobody_and_leaves_no_lease
-}
-
-on_database! {
-    sqlite_file = crate::databases::Db::sqlite();
-    eight_processes_start_together_on_no_database
-    a_visitor_who_leaves_a_gateway_cancels_nothing
 }
 
 fn all_of_run(replies: &[Reply], run: usize) -> bool {
@@ -124,157 +115,6 @@ async fn a_killed_regenerator_is_replaced_after_its_lease(db: Db) {
     .await;
 }
 
-async fn a_killed_generator_of_a_first_version_is_replaced_and_its_visitors_elsewhere_are_answered(
-    db: Db,
-) {
-    let origin = Origin::default();
-    let address = origin.serve().await;
-    let options = "--every 1h --lease 1s";
-    let [a, b] = [(); 2].map(|()| Gateway::start(address, db.url(), options));
-    origin.hold();
-    // The connection breaks.
-    let lost = tokio::spawn({
-        let a = a.address;
-        async move { get(a, "/").await }
-    });
-    until("a generates", async || origin.begun() == 1).await;
-    let crowd = Crowd::visit(20, &[b.address], "/");
-    a.signal(Signal::KILL);
-    until("b generates", async || origin.begun() == 2).await;
-    origin.let_go();
-    assert!(all_of_run(&crowd.rest().await, 2));
-    lost.abort();
-}
-
-/// In each round the leader's process sleeps past its lease, another process publishes, and the
-/// leader's process wakes up.
-///
-/// Without an old version the generator continues and its publish is refused; with one the
-/// generator is cancelled.
-async fn overtaken(db: &Db, cold: bool) {
-    let origin = Origin::default();
-    let address = origin.serve().await;
-    let options = "--every 1h --lease 1s --in-background";
-    let site = db.site().await;
-    let [mut a, mut b] = [(); 2].map(|()| Gateway::start(address, db.url(), options));
-    for round in 0..2 {
-        let path = format!("/{round}");
-        if !cold {
-            assert_eq!(
-                get(a.address, &path).await.run(),
-                get(b.address, &path).await.run()
-            );
-            site.invalidate(&path).await.expect("is done");
-        }
-        let published = async || db.entry(&path).await.unwrap_or_default();
-        let begun = origin.begun();
-        let body_of = |run: usize| format!("run {run} of {path}");
-
-        origin.hold();
-        let mut of_a = Crowd::visit(1, &[a.address], &path);
-        until("a generates", async || {
-            if !cold {
-                // The process knows now that its version is stale.
-                of_a.another(a.address, &path);
-            }
-            origin.begun() == begun + 1
-        })
-        .await;
-        a.signal(Signal::STOP);
-        let mut of_b = Crowd::visit(1, &[b.address], &path);
-        until("b generates", async || {
-            if !cold {
-                // Each visit is answered at once, and one after the lease's end takes over.
-                of_b.another(b.address, &path);
-            }
-            origin.begun() == begun + 2
-        })
-        .await;
-        origin.let_go();
-        until("b publishes", async || {
-            published().await.1 == body_of(begun + 2)
-        })
-        .await;
-        let (fence, _) = published().await;
-        a.signal(Signal::CONT);
-        of_a.rest().await;
-        of_b.rest().await;
-        // No step of process a is late any more when a serves the version of process b or a later
-        // one.
-        until("a has b's version", async || {
-            get(a.address, &path).await.run() >= begun + 2
-        })
-        .await;
-
-        let (after, body) = published().await;
-        assert!(after >= fence, "round {round}: the fence went back");
-        assert_ne!(
-            body,
-            body_of(begun + 1),
-            "round {round}: the late publish got through"
-        );
-        let lock =
-            format!("SELECT fence FROM perennial_lock WHERE kind = 'page' AND name = '{path}'");
-        let lock = db.int(&lock).await.expect("is there");
-        assert!(lock >= after);
-        std::mem::swap(&mut a, &mut b);
-    }
-}
-
-async fn a_stopped_regenerator_publishes_nothing_after_it_was_overtaken(db: Db) {
-    overtaken(&db, false).await;
-}
-
-async fn a_stopped_generator_of_a_first_version_publishes_nothing_after_it_was_overtaken(db: Db) {
-    overtaken(&db, true).await;
-}
-
-async fn a_visitor_who_leaves_a_gateway_cancels_nothing(db: Db) {
-    use tokio::io::AsyncWriteExt;
-
-    let origin = Origin::default();
-    let gateway = Gateway::start(origin.serve().await, db.url(), "--every 1h");
-    origin.hold();
-    let mut visitor = tokio::net::TcpStream::connect(gateway.address)
-        .await
-        .expect("connects");
-    let asked = visitor
-        .write_all(b"GET / HTTP/1.1\r\nhost: test\r\n\r\n")
-        .await;
-    asked.expect("asks");
-    until("it generates", async || origin.begun() == 1).await;
-    drop(visitor);
-    origin.let_go();
-    until("it ends", async || origin.ended() == 1).await;
-    assert_eq!(get(gateway.address, "/").await.run(), 1);
-    assert_eq!(origin.begun(), 1);
-}
-
-async fn eight_processes_start_together_on_no_database(db: Db) {
-    let origin = Origin::default();
-    let address = origin.serve().await;
-    let starts: Vec<_> = (0..8)
-        .map(|_| {
-            let url = db.url().to_owned();
-            tokio::task::spawn_blocking(move || Gateway::start(address, &url, "--every 1h"))
-        })
-        .collect();
-    let mut gateways = Vec::new();
-    for start in starts {
-        gateways.push(
-            tokio::time::timeout(HANG, start)
-                .await
-                .expect("hangs")
-                .expect("starts"),
-        );
-    }
-    let addresses: Vec<_> = gateways.iter().map(|gateway| gateway.address).collect();
-    assert!(all_of_run(
-        &Crowd::visit(80, &addresses, "/").rest().await,
-        1
-    ));
-}
-
 async fn a_graceful_shutdown_under_load_drops_nobody_and_leaves_no_lease(db: Db) {
     let origin = Origin::default();
     let address = origin.serve().await;
@@ -322,6 +162,8 @@ async fn a_graceful_shutdown_under_load_drops_nobody_and_leaves_no_lease(db: Db)
         // The remaining process answers.
         assert_eq!(get(b.address, path).await.status, 200);
     }
+    b.signal(Signal::INT);
+    assert_eq!(b.ended(), Some(0));
 }
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]

@@ -185,24 +185,6 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_asked_for_again_has_room() {
-        let admission = many(100);
-        for page in ["/a", "/b", "/c"] {
-            assert_eq!(admission.admits(page, Tick(1)), Admitted::No, "{page}");
-            for ask in 2..5 {
-                let admitted = admission.admits(page, Tick(ask));
-                assert_eq!(admitted, Admitted::Briefly, "{page}");
-            }
-        }
-        // The others have their limit, too.
-        for key in 0..200 {
-            admission.admits(&format!("invented {key}"), Tick(9));
-        }
-        let keys = admission.keys.lock().expect("not poisoned");
-        assert_eq!(keys.again.len(), 100);
-    }
-
-    #[test]
     fn keys_without_a_request_are_forgotten() {
         let admission = many(100);
         // As long as keys are invented, none is stored that is asked for once.

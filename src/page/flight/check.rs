@@ -22,11 +22,7 @@ mod times;
 mod visit;
 mod world;
 
-pub(super) use self::{
-    content::{ModelList, Read, Text},
-    process::facts,
-    setup::POLICY,
-};
+pub(super) use self::setup::POLICY;
 
 use std::{env, time::Instant};
 

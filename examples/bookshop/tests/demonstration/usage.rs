@@ -19,24 +19,6 @@ fn text(bytes: &[u8]) -> &str {
 }
 
 #[test]
-fn help_names_each_option() {
-    let help = run(&["--help"]);
-    assert!(help.status.success(), "{help:?}");
-    for name in [
-        "Usage: ",
-        "--plain",
-        "--shop",
-        "--listen",
-        "--database",
-        "--slow",
-        "--best-sellers-every",
-        "--new-releases-every",
-    ] {
-        assert!(text(&help.stdout).contains(name), "{name}: {help:?}");
-    }
-}
-
-#[test]
 fn wrong_options_and_what_cannot_be_opened_get_one_line() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let taken = taken.local_addr().expect("an address").to_string();

@@ -54,6 +54,8 @@ fn waits_end_at_the_limits_of_the_policy() {
             "{ended:?}"
         );
     }
+    let facts = process.facts();
+    assert!(stale(3 * S, true).has_servable(&facts) && !stale(5 * S, true).has_servable(&facts));
     let expired = |leads| until(wait(&process, &stale(5 * S, true), leads, Duration::ZERO));
     assert_eq!((expired(true), expired(false)), (None, Some(3 * S)));
 }
