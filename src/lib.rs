@@ -37,7 +37,7 @@
 //! | `postgres` | | the store in PostgreSQL |
 //! | `mysql` | | the store in MySQL or MariaDB |
 //! | `axum` | yes | axum 0.8: without it, each request through axum's router bypasses the cache |
-//! | `compression` | | pages in `br` and `gzip`, compressed once a version |
+//! | `compression` | | pages in `br` and `gzip`, in each process's memory |
 //! | `metrics` | | metrics, by the crate `metrics` |
 //!
 //! A site needs the feature of at least one database. Further crates:

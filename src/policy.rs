@@ -104,15 +104,16 @@ impl Refresh {
     }
 
     /// Creates a policy under which each response's own headers decide when the response is stale.
-    /// A response without them is stale after the interval `default`.
+    /// A response without them is stale as by `every(default)`.
     ///
     /// - The lifetime is `s-maxage`, `max-age` or `Expires` (RFC 9111 §4.2), less the response's
     ///   `Age`. `jitter`, `stale_while_revalidate` and `stale_if_error` have no effect on such a
     ///   response.
     /// - A valid `CDN-Cache-Control` replaces `Cache-Control` and `Expires`, also for whether the
     ///   response may be stored (RFC 9213 §2.2).
-    /// - A stale version is served only for the time of the directive `stale-while-revalidate` or
-    ///   `stale-if-error` (RFC 5861); without one, visitors wait for the new version.
+    /// - After its lifetime a version is served only for the time of the directive
+    ///   `stale-while-revalidate` or `stale-if-error` (RFC 5861); without one, visitors wait for
+    ///   the new version.
     pub const fn from_headers(default: Duration) -> Self {
         let mut policy = Self::every(default);
         policy.from_headers = true;
@@ -133,7 +134,7 @@ impl Refresh {
     }
 
     /// Sets the time that visitors wait for a page that another visitor's request generates, if no
-    /// version may be served: it is the first one, or the old one is [too
+    /// version may be served, as there is none or the old one is [too
     /// old](Self::stale_while_revalidate). After that they get 503 with `Retry-After`. Default: 30
     /// s.
     pub const fn first_wait(mut self, limit: Duration) -> Self {
@@ -202,10 +203,9 @@ impl Refresh {
         self
     }
 
-    /// Keeps a page for its own interval, also beyond the end of a part's. Default: a page is stale
-    /// as soon as a part of [`content`](crate::Perennial::content) or
-    /// [`value`](crate::Perennial::value) is. An invalidation of a part counts in any case, and a
-    /// page generated with a stale part is stale after 3 s.
+    /// Keeps a page for its own interval, even if a part becomes stale earlier. Default: a page is
+    /// stale as soon as one of its [parts](crate::Perennial::content) is stale. An invalidation of
+    /// a part counts in any case, and a page generated with a stale part is stale after 3 s.
     pub const fn outlives_parts(mut self) -> Self {
         self.outlives_parts = true;
         self
@@ -252,9 +252,9 @@ impl Refresh {
         self
     }
 
-    /// Sets the time for which a content delivery network may use a response without asking, from
-    /// when it gets the response until the version is stale at most: `CDN-Cache-Control` (RFC
-    /// 9213), unless the generator set one. Default: no such header.
+    /// Sets the time for which a content delivery network may use a response without asking, until
+    /// the version is stale at most. The header is `CDN-Cache-Control` (RFC 9213), unless the
+    /// generator set one. Default: no such header.
     ///
     /// An invalidation does not reach the network.
     pub const fn cdn_cache(mut self, limit: Duration) -> Self {

@@ -23,9 +23,9 @@ pub(crate) trait Model {
     /// Tests the properties of a single state.
     fn invariant(&self, state: &Self::State) -> Result<(), Broken>;
 
-    /// Returns the next state without faults, of which the model chooses one, and the cost of the
-    /// step: 1 for a unit of time, or 0. `None`: the system has settled, as it must from every
-    /// state.
+    /// Returns the state after the step that the model chooses among those without a fault, and the
+    /// cost of the step: 1 for a unit of time, or 0. `None`: the system has settled, as it must
+    /// from every state.
     fn settle(&self, state: &Self::State) -> Option<(u16, Self::State)>;
 
     /// The limit of the sum of the costs until the system has settled.

@@ -5,7 +5,8 @@ pub(crate) use perennial_store::timing::{
     random_unit,
 };
 
-/// The pauses between two probes while visitors wait for another process's generator.
+/// The pauses between two questions to the store while visitors wait for another process's
+/// generator.
 pub(crate) const POLL_PAUSES: [Duration; 2] =
     [Duration::from_millis(20), Duration::from_millis(500)];
 
@@ -31,7 +32,7 @@ pub(crate) const COOLDOWN: [Duration; 2] = [Duration::from_secs(3), Duration::fr
 /// The cooldown after the first failure of a generator without a servable version.
 pub(crate) const FIRST_COOLDOWN: Duration = Duration::from_secs(1);
 
-/// The age at which content is stale that has a stale part or a placeholder.
+/// The longest interval of content with a stale part or a placeholder.
 pub(crate) const PROVISIONAL: Duration = Duration::from_secs(3);
 
 /// The time between two syncs of a process with the invalidation list.
@@ -57,8 +58,8 @@ pub(crate) const CLOCKS_DIFFER: Duration = Duration::from_secs(5);
 /// The number of concurrent requests that warm pages.
 pub(crate) const WARMING_AT_ONCE: usize = 4;
 
-/// The period in which a layer counts the keys that are not in memory. A key is forgotten after a
-/// whole period without such a request.
+/// The period in which a layer counts the requested keys that are not in memory. A key is forgotten
+/// after a whole period without a request for it.
 pub(crate) const KEYS_PERIOD: Duration = Duration::from_mins(30);
 
 /// The shortest time between two warnings that a layer has too many keys.
@@ -70,9 +71,9 @@ pub(crate) const NEGATIVE_INTERVAL: Duration = Duration::from_secs(60);
 /// The default retention of stale entries and unused locks.
 pub(crate) const RETENTION: Duration = Duration::from_hours(24 * 90);
 
-/// The minimum age of the invalidations that pruning removes. A purge of everything, as of the
-/// newest of them, takes their place. It also discards what a generator is generating since before
-/// then, which this age makes rare.
+/// The minimum age of the invalidations that pruning removes. A purge of everything takes their
+/// place, with the epoch of the newest removed one. The purge also discards the result of a
+/// generator that has run since before that epoch: few run for as long as this age.
 pub(crate) const INVALIDATION_MEMORY: Duration = Duration::from_hours(1);
 
 /// The time between two checks whether the store is within its ceiling.

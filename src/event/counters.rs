@@ -31,8 +31,8 @@ pub struct Stats {
     pub store_capacity: Option<u64>,
     /// The keys that had to leave memory for others.
     pub memory_evictions: u64,
-    /// False from the first failure of a call to the database until such a call succeeds, or
-    /// another one a minute after the last failure.
+    /// False from the first failure of a kind of call to the database until one of that kind
+    /// succeeds, or of any kind a minute after the last failure.
     pub database_available: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Metrics, by the facade of the crate `metrics`. Visitors cannot make values of labels.
+//! Metrics, by the facade of the crate `metrics`. No label has a text of a visitor's.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,5 +1,5 @@
-//! Events: what a site does, for [subscribers](crate::Perennial::subscribe), the log and metrics. A hit
-//! is counted by [`Perennial::stats`](crate::Perennial::stats) and is no event.
+//! Events: what a site does, for [subscribers](crate::Perennial::subscribe), the log and metrics. A
+//! hit is no event: see [`Perennial::stats`](crate::Perennial::stats).
 //!
 //! Every event but [`Missed`](Event::Missed) is also a line of tracing, and with the feature
 //! `metrics`, most count as metrics, by the recorder that the application installs before it opens

@@ -1,9 +1,9 @@
-//! The reason of each bypass and the remedy of each answer, in a sentence each.
+//! The reason of each bypass, and the remedy of each answer, as text.
 
 use super::{Bypass, Served};
 
 impl Served {
-    /// Returns the remedy, in a sentence, for an answer that should be another one.
+    /// Returns what to change if another answer was expected, as text.
     pub fn remedy(self) -> &'static str {
         match self {
             Self::Hit => {
@@ -50,7 +50,7 @@ impl Bypass {
         }
     }
 
-    /// Returns the remedy, in a sentence, by which the response is stored.
+    /// Returns what to change if the response is to be stored, as text.
     pub fn remedy(self) -> &'static str {
         match self {
             Self::Method => {

@@ -157,8 +157,8 @@ fn targeted(headers: &HeaderMap) -> Option<Vec<(String, String)>> {
     (!directives.is_empty()).then_some(directives)
 }
 
-/// Returns true if the word stands anywhere in the header, in any case: also in a header that is
-/// not well formed, such as `private; max-age=0`, as no cache has to store.
+/// Returns true if the word stands anywhere in the header, also in a header that is not well
+/// formed, such as `private; max-age=0`: not to store is always permitted.
 fn mentions(headers: &HeaderMap, field: &HeaderName, word: &str) -> bool {
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_".contains(byte);
     headers.get_all(field).iter().any(|line| {

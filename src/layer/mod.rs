@@ -1,5 +1,5 @@
-//! The Tower layers and their services: [`RefreshLayer`] stores pages, and [`InvalidateLayer`] follows
-//! changes of their data.
+//! The Tower layers and their services: [`RefreshLayer`] stores pages, and [`InvalidateLayer`]
+//! makes them stale.
 
 mod body;
 pub(crate) mod future;

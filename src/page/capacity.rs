@@ -84,9 +84,9 @@ impl Pages {
 
     /// Once a minute, in one process: removes the pages that nobody has read for longest, as long
     /// as the stored ones have more bytes than the ceiling. Above four fifths of the ceiling, each
-    /// process first stores which pages it has read since its last such write. The time between two
-    /// writes is a quarter of the time that a page stays without being read, within a minute and an
-    /// hour.
+    /// process first stores which pages it has read since its last such write. Then the time
+    /// between two writes is a quarter of the longest time for which a stored page has not been
+    /// read, within a minute and an hour.
     pub(super) async fn keep_capacity(&self) -> Result<(), Error> {
         let Some(capacity) = self.settings.store_capacity else {
             return Ok(());

@@ -28,7 +28,8 @@ impl Elsewhere {
         keys.keys().cloned().collect()
     }
 
-    /// Takes the store's answer about the keys of a call of [`awaited`](Self::awaited) at `asked`.
+    /// Takes the store's answer about the keys that [`awaited`](Self::awaited) returned at the time
+    /// `asked`.
     pub(super) fn tell(&self, awaited: &[String], pages: &[Awaited], asked: Tick) {
         let mut keys = self.keys();
         for (key, page) in awaited.iter().zip(pages) {

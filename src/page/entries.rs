@@ -105,8 +105,8 @@ impl EntryFilter {
 pub struct EntryPage {
     /// The entries, in the order of their stored names.
     pub entries: Vec<Entry>,
-    /// The place of the next page; `None`: this is the last one. A call reads at most 2,000 rows,
-    /// and may return fewer entries than the limit.
+    /// The place of the next page; `None`: this is the last one. A page may have fewer entries than
+    /// the limit.
     pub next: Option<String>,
 }
 

@@ -51,8 +51,8 @@ pub(crate) enum Generated<T> {
 /// An event in the course of a regeneration.
 #[derive(Debug)]
 pub(crate) enum Event<B> {
-    /// The process knows all invalidations that are older than the process, and the flight begins.
-    /// [`Event::Away`] in its place: the store has not told them.
+    /// The flight begins, in a process that knows all invalidations from before its start. If the
+    /// store has not told the invalidations, [`Event::Away`] comes in place of this event.
     Begun,
     Probed(Found<B>),
     /// The lease was acquired with this fence; `None`: the lock is taken, in cooldown, or changed

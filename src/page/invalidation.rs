@@ -20,7 +20,7 @@ use perennial_store::{Error, name::bounded};
 
 use crate::page::{Metadata, flight::Freshness, names::Names};
 
-/// The number of names of one effect above which a process folds the older half of the names: one
+/// The number of stale names, or of purged names, above which a process folds the older half: one
 /// epoch takes their place.
 pub(super) const MOST: usize = 100_000;
 
@@ -118,7 +118,8 @@ struct List {
     other_revised: i64,
 }
 
-/// The invalidations of one effect: names with the epochs of their latest invalidation.
+/// The names that are stale, or those that are purged, with the epochs of their latest
+/// invalidation.
 #[derive(Debug, Default)]
 struct Effect {
     keys: Names,
@@ -171,10 +172,10 @@ impl Invalidations {
         }
     }
 
-    /// Decides whether this process has to store its revision: the database has never seen the
-    /// revision, or has seen another one later. In the second case, the name ends with the other
-    /// one's epoch, so that several processes of a rollback store one name. The process has read
-    /// all invalidations from before its start.
+    /// Decides whether this process has to store its revision, after it has read all invalidations
+    /// from before its start: the database has never seen the revision, or has seen another one
+    /// later. In the second case, the stored name ends with the epoch of the other revision, so
+    /// that all processes of a rollback store the same name.
     pub(super) fn say_revision(&self) {
         let unsaid = self.read(|list| {
             let name = list.revision.as_ref()?;

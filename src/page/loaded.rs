@@ -53,8 +53,9 @@ impl Pages {
         Some(known)
     }
 
-    /// Reads the pages that were generated or read last, once, into at most a quarter of the
-    /// memory. Ten minutes later, a call forgets those that no visitor has asked for.
+    /// Reads the pages that were generated or read last, once, beside the memory tier: at most a
+    /// quarter of its capacity. Ten minutes later, a call forgets those that no visitor has asked
+    /// for.
     pub(super) async fn load(&self) -> Result<(), Error> {
         {
             let now = self.now();

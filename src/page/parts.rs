@@ -81,7 +81,7 @@ impl Inherited {
 }
 
 /// Runs a generator on a permit. Its calls for parts wait until three quarters of `timeout` have
-/// passed, which leaves the generator time to end.
+/// passed at most, which leaves the generator time to end.
 pub(super) async fn watched<T>(
     generator: impl Future<Output = T>,
     permit: Option<Permit>,
@@ -106,7 +106,8 @@ pub(crate) fn waits_until() -> Option<Instant> {
     until.filter(|until| *until > Instant::now())
 }
 
-/// Tells the generator that this task runs, if there is one, of a part. `None`: the part is missing.
+/// Reports a part to the generator that this task runs, if there is one. `None`: the part is
+/// missing.
 pub(crate) fn inherit(part: Option<&Version>, facts: &Facts<'_>) {
     let _ = WHOLE.try_with(|whole| match part {
         Some(version) => whole.inherited.borrow_mut().add(version, facts),

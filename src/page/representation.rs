@@ -69,8 +69,8 @@ impl Page {
         &self.body.plain.content
     }
 
-    /// Returns the content as a value. The first call for a type decodes the content, and a further
-    /// type decodes with each call.
+    /// Returns the content as a value. The value of the first requested type stays in memory; calls
+    /// for further types decode each time.
     ///
     /// # Errors
     ///
@@ -146,8 +146,8 @@ fn is_same(a: &Response<Bytes>, b: &Response<Bytes>) -> bool {
     a.status() == b.status() && a.headers() == b.headers() && a.body() == b.body()
 }
 
-/// Returns the date of microseconds since 1970. `None`: the fence of a store that counts something
-/// else.
+/// Returns the date of microseconds since 1970. `None`: the number is no plausible time, as in a
+/// store whose fences are no times.
 fn http_date(micros: i64) -> Option<HeaderValue> {
     let since = clock::duration(micros);
     if since < 30 * YEAR || since > 8000 * YEAR {

@@ -297,9 +297,8 @@ impl Pages {
         }
     }
 
-    /// Reads all purges and revisions, and of the other names the latest
-    /// [`MOST`](super::invalidation::MOST). Everything from before an omitted name counts as
-    /// invalidated.
+    /// Reads all purges and revisions, and skips to the latest [`MOST`](super::invalidation::MOST)
+    /// names. Everything from before a skipped name counts as invalidated.
     async fn catch_up(&self, progress: &watch::Sender<Shown>) -> Result<(), Error> {
         let fold_at = self.store.call(FoldAt { most: MOST }).await?;
         // No key is empty.

@@ -74,7 +74,7 @@ impl Builder {
     /// Sets the capacity of the stored pages in bytes, each counted with its body and 2 KiB. Default: none.
     ///
     /// Beyond it, the pages that nobody has read for longest are removed: once a minute, at a
-    /// request. The smallest capacity of the processes applies. Zero is an error of `open`.
+    /// request, by one process with its own capacity. Zero is an error of `open`.
     pub fn store_capacity(mut self, bytes: u64) -> Self {
         self.settings.store_capacity = Some(bytes);
         self
@@ -136,7 +136,7 @@ impl Builder {
     /// why its page is cached or not. Default: none.
     ///
     /// A layer answers such a request with an [`Explanation`](crate::entries::Explanation) as JSON,
-    /// and generates and stores nothing. `perennial explain URL` sends one.
+    /// and generates and stores nothing.
     pub fn explain_token(mut self, token: impl AsRef<str>) -> Self {
         let token = token.as_ref();
         self.token_is_short = token.len() < 16;
@@ -147,7 +147,7 @@ impl Builder {
     /// Sets the time for which a stale version and an unused named lock are stored. Default: 90
     /// days.
     ///
-    /// Once a day, or in each shorter retention, a request removes what is older.
+    /// Once a day (with a shorter retention, as often), a request removes what is older.
     pub fn retention(mut self, retention: Duration) -> Self {
         self.settings.retention = retention;
         self
@@ -171,11 +171,12 @@ impl Builder {
         self
     }
 
-    /// Sets the longest time that a request that can be answered without the database waits for it.
-    /// Default: 500 ms.
+    /// Sets the longest time for which a request waits for the database where it can be answered
+    /// without. Default: 500 ms.
     ///
-    /// A request waits for unknown invalidations, a regeneration's lock, the publish of a new
-    /// version, or the release of an exclusive route's lock. The statement continues.
+    /// A request may wait for news of invalidations, for a page's lock, for the publish of a new
+    /// version, or for the release of an exclusive route's lock. After the limit the request is
+    /// answered, and the statement runs on.
     pub fn database_patience(mut self, limit: Duration) -> Self {
         self.database_patience = limit;
         self

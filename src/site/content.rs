@@ -83,10 +83,10 @@ impl Perennial {
     /// # Errors
     ///
     /// [`Invalid`](crate::ErrorKind::Invalid): the key is empty or begins with `/`. Without a
-    /// servable version: [`Generator`](crate::ErrorKind::Generator), for a failure, a panic or
-    /// content larger than [`Builder::max_body`](crate::Builder::max_body), or
-    /// [`Unavailable`](crate::ErrorKind::Unavailable), if no version was generated in time, or in a
-    /// cooldown.
+    /// servable version: [`Generator`](crate::ErrorKind::Generator), for a failure, a panic, a
+    /// timeout or content larger than [`Builder::max_body`](crate::Builder::max_body), or
+    /// [`Unavailable`](crate::ErrorKind::Unavailable), if another call generates for too long, or
+    /// in a cooldown.
     ///
     /// # Cancel safety
     ///
@@ -108,8 +108,8 @@ impl Perennial {
             .map(|version| content_of(&version))
     }
 
-    /// Returns content as [`content`](Self::content) does, or, while no version may be served and
-    /// one is generated, `placeholder`, which is not stored.
+    /// Returns content as [`content`](Self::content) does or, if no version may be served,
+    /// `placeholder`, which is not stored, while one is generated.
     ///
     /// # Errors
     ///

@@ -140,9 +140,9 @@ impl Perennial {
         self.pages.invalidate(Target::Tag(tag)).await.map(drop)
     }
 
-    /// Removes the resource of a key and its variants from the database and, as soon as they know
-    /// an [invalidation](Self::invalidate), from all processes. The next visitors wait as for a
-    /// first version. A version that is being generated is not published. A cooldown ends.
+    /// Removes the resource of a key and its variants from the database and from all processes,
+    /// which learn of the purge as of an [invalidation](Self::invalidate). The next visitors wait
+    /// as for a first version. A version that is being generated is not published. A cooldown ends.
     ///
     /// # Errors
     ///
@@ -154,7 +154,7 @@ impl Perennial {
 
     /// Removes all resources whose keys begin with `prefix`, as [`purge`](Self::purge) does. The
     /// empty prefix means everything. One statement ends the serving of all of them; then each is
-    /// removed. The cooldown of a key without a stored version continues in other processes.
+    /// removed. A cooldown that only other processes know continues.
     ///
     /// # Errors
     ///
@@ -166,15 +166,14 @@ impl Perennial {
             .await
     }
 
-    /// Removes all resources with the tag, as [`purge_prefix`](Self::purge_prefix) does, after a
-    /// read of all stored names.
+    /// Removes all resources with the tag, as [`purge_prefix`](Self::purge_prefix) does.
     pub async fn purge_tag(&self, tag: &str) -> Result<(), Error> {
         let filter = EntryFilter::new().tag(tag);
         self.pages.purge_all(Target::PurgedTag(tag), filter).await
     }
 
-    /// Waits until this process knows all invalidations that were stored or committed before the
-    /// call, by any process. Costs one statement.
+    /// Waits until this process knows all invalidations that any process has stored or committed.
+    /// Costs one statement.
     ///
     /// # Errors
     ///
@@ -210,8 +209,8 @@ impl Perennial {
         self.pages.stats()
     }
 
-    /// Records requests and memory as metrics, before each scrape; all others are recorded as they
-    /// happen. Runs no statement.
+    /// Records requests, memory and regenerations in progress as metrics: to be called before each
+    /// scrape. All others are recorded as they happen. Runs no statement.
     #[cfg(feature = "metrics")]
     pub fn record_metrics(&self) {
         crate::event::metrics::figures(&self.stats());
@@ -271,9 +270,9 @@ impl Perennial {
     /// Begins no further regeneration and waits for the running ones, which release their leases.
     /// Call it after the server has drained. Versions in memory are still served.
     ///
-    /// A regeneration ends after the policy's [`timeout`](Refresh::timeout) and some 25 s at the
-    /// latest. An idempotent request has no limit: put a timeout inside its layer, or around
-    /// `shutdown`.
+    /// A regeneration ends after the policy's [`timeout`](Refresh::timeout), 15 s and two statement
+    /// timeouts at the latest. An idempotent request has no limit: put a timeout inside its layer,
+    /// or around `shutdown`.
     ///
     /// # Cancel safety
     ///

@@ -72,7 +72,7 @@ impl Perennial {
     /// |---|---|
     /// | `Hit` | there is a fresh version, and memory has it |
     /// | `Generated`, `Collapsed` | a new version was generated |
-    /// | `Stale`, `Unavailable` | another process generates the page, or the page is in cooldown |
+    /// | `Stale`, `Unavailable` | another request generates the page, it is in cooldown, or the database is unavailable |
     /// | `Failed` | the generator has failed |
     /// | `Bypass` | the response is not cached; with `NoKey`, the text may be no path |
     ///
@@ -94,7 +94,8 @@ impl Perennial {
     /// Regenerates these pages now, also fresh ones, as [`warm`](Self::warm) does missing ones.
     ///
     /// Invalidates each page, in the variant of the request, and visits it until there is a newer
-    /// version; no visit begins after the policy's [`timeout`](crate::Refresh::timeout).
+    /// version, its generator fails, or the policy's [`timeout`](crate::Refresh::timeout) has
+    /// passed.
     ///
     /// # Cancel safety
     ///

@@ -24,8 +24,9 @@
 //! }
 //! ```
 //!
-//! - Each page and each action checks the access. Only POST changes anything, and a request from another origin is
-//!   refused (tower-http's `CsrfLayer`): a proxy in front has to keep the `Host` header.
+//! - Each page and each action checks the access. Only POST changes anything, and a POST from
+//!   another origin is refused (tower-http's `CsrfLayer`): a proxy in front has to keep the `Host`
+//!   header.
 //! - An action on one entry or lock is refused if its fence is another one than the operator saw.
 //!   Actions are logged at INFO with the target `perennial_admin` and the user's name.
 //!

@@ -37,7 +37,7 @@ pub struct Report {
     pub stored_bytes: u64,
     /// The capacity of the store, in bytes; unknown to the command line.
     pub store_capacity: Option<u64>,
-    /// The size of each table with its indexes, in bytes, by the database's estimate.
+    /// The size of each table with its indexes, in bytes; on SQLite, of the file.
     pub tables: Vec<(String, u64)>,
     /// The locks of pages in cooldown: their last regeneration has failed.
     pub failing: Vec<LockInfo>,
@@ -216,8 +216,8 @@ fn versions(processes: &[Process]) -> Option<Check> {
     Some(Check::new("versions", result, text))
 }
 
-/// The time of the latest announcement and its age are by the database's clock, to be compared with
-/// this machine's.
+/// Compares this machine's clock with the database's: the sum of the latest announcement's time and
+/// age.
 fn clock(processes: &[Process], now: SystemTime) -> Option<Check> {
     let latest = processes.iter().max_by_key(|it| it.announced_at)?;
     let database = latest.announced_at.checked_add(latest.age)?;

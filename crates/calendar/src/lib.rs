@@ -38,9 +38,9 @@ const YEAR: Duration = Duration::from_hours(365 * 24);
 /// The times at which content becomes stale, for [`Refresh::on`](perennial::Refresh::on).
 ///
 /// Calendars stay in memory: create them at the start. The time zone is a name of the IANA
-/// database. A time of day that a change of the clocks skips is moved by the length of the change:
-/// 02:30 becomes 03:30. Of a time that comes twice, the first counts, unless the hour of a cron
-/// expression begins with `*`.
+/// database. Unless the hour of a cron expression begins with `*`: a time of day that a change of
+/// the clocks skips is moved by the length of the change (02:30 becomes 03:30), and of a time that
+/// comes twice, the first counts.
 pub struct Calendar {
     zone: String,
     /// Each occurrence of one of them is an occurrence.

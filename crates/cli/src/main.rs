@@ -38,7 +38,7 @@ use open::Source;
 struct Options {
     #[command(flatten)]
     source: Source,
-    /// Print JSON with the number of its schema, for commands that show a table.
+    /// Print JSON with the number of its schema, for commands that show something.
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use crate::{Failure, Result};
 
-/// The number of the schema of all JSON. A field is added without a new number, and never renamed
-/// or removed.
+/// The number of the schema of all JSON. A new field keeps the number; to rename or remove one
+/// would need a new number.
 const SCHEMA: u32 = 1;
 
 /// Returns a text without characters that a terminal acts upon; ends of lines stay.

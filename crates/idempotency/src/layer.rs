@@ -21,14 +21,14 @@ const NO_CALLER: &str = "the caller of this request is not known, so its `Idempo
 ///
 /// A repeat gets the stored response, with `Idempotency-Replayed: true`; 409, if the request is
 /// running, its outcome is unknown or its response could not be stored; or 422, if the request
-/// differs. The [guide](https://docs.rs/perennial/latest/perennial/guide/idempotency) has all
-/// cases. The layer's own responses have a problem body (RFC 9457).
+/// differs. After a 409, 429 or 503 with `Retry-After` it runs again. The
+/// [guide](https://docs.rs/perennial/latest/perennial/guide/idempotency) has all cases. The layer's
+/// own responses have a problem body (RFC 9457).
 ///
 /// The service runs in a task of its own: a client that disconnects cancels nothing. The outcome is
-/// unknown if the process dies meanwhile, if the service panics or returns an error, and after a
-/// minute without a response ([`unknown_after`](Self::unknown_after)); a later response is stored
-/// all the same. The storing of a response is tried for ten minutes. Unknown requests stay for 90
-/// days.
+/// unknown after a minute without a response ([`unknown_after`](Self::unknown_after)), as when the
+/// process dies or the service panics or returns an error; a later response is stored all the same.
+/// Unknown requests stay for 90 days.
 ///
 /// Authentication belongs outside, as the layer stores a 401, too. A timeout belongs inside, as no
 /// outer layer cancels a request. Bodies are held in memory, without trailers. A form of the type
@@ -50,8 +50,8 @@ pub struct IdempotencyLayer {
 type ScopeOf = dyn Fn(&Parts) -> Option<Scope> + Send + Sync;
 
 impl IdempotencyLayer {
-    /// Returns a layer with its rows beside these locks. `scope` returns the user to whom a
-    /// request's key belongs; `None`: 400.
+    /// Returns a layer that stores requests in the database of these locks. `scope` returns the
+    /// user to whom a request's key belongs; `None`: 400.
     pub fn new(
         locks: &Locks,
         scope: impl Fn(&Parts) -> Option<Scope> + Send + Sync + 'static,

@@ -17,7 +17,7 @@
 //! # }
 //! ```
 //!
-//! Not for work of a background job: see [perennial-jobs](https://docs.rs/perennial-jobs).
+//! Not for background jobs: see [perennial-jobs](https://docs.rs/perennial-jobs).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]

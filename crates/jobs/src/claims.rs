@@ -107,8 +107,7 @@ impl Claims {
         self
     }
 
-    /// Claims only rows that satisfy a condition in SQL: `due <= now()`. It must not contain `$`,
-    /// `?` or `{`.
+    /// Claims only rows that satisfy a condition in SQL without `$`, `?` and `{`: `due <= now()`.
     pub fn filter_sql(mut self, condition: &'static str) -> Self {
         self.table.filters.push(Filter::Sql(condition));
         self
@@ -132,7 +131,7 @@ impl Claims {
     ///
     /// [`Invalid`](crate::ErrorKind::Invalid): a name, a condition or a column's type cannot be
     /// used. Or the database fails. Rows that it claims later, also after a drop of the future, are
-    /// released within a quarter of an hour.
+    /// released by this process within a quarter of an hour.
     pub async fn claim(&self, most: u32) -> Result<Claim, Error> {
         let mut claim = Claim {
             table: self.table.clone(),

@@ -64,7 +64,8 @@ impl ExclusiveLayer {
         self
     }
 
-    /// Sets the route's purpose, which a refused client and [`Locks::inspect`] see. At most 100 bytes.
+    /// Sets the route's purpose, which a refused client and [`Locks::inspect`] see; its first 100
+    /// bytes are stored.
     pub fn action(mut self, action: impl Into<String>) -> Self {
         self.action = action.into().into();
         self

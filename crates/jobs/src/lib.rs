@@ -4,9 +4,9 @@
 //! |---|---|
 //! | a job or a sync that one process at a time may run | [`Locks::try_lock`], [`Locks::lock`] |
 //! | a route that may run once at a time for each name | [`ExclusiveLayer`] |
-//! | a mail or an import that happens at most once | [`Once`] |
+//! | a mail or an import that happens once | [`Once`] |
 //! | a table of jobs that several workers share | [`Claims`] |
-//! | long work for as long as a database connection lives | [`SessionLock`] |
+//! | long work under a lock that ends with a database connection | [`SessionLock`] |
 //! | a request that clients may send repeatedly | [perennial-idempotency](https://docs.rs/perennial-idempotency) |
 //!
 //! ```

@@ -75,9 +75,9 @@ impl Once {
     ///
     /// # Errors
     ///
-    /// The database fails: the work has not run. If the database fails for a quarter of an hour, or
-    /// the process ends meanwhile, the work may be marked nevertheless; [`forget`](Self::forget)
-    /// removes the mark.
+    /// The database fails, or the lock was broken: the work has not run. If the database fails for
+    /// a quarter of an hour, or the process ends meanwhile, the work may be marked nevertheless;
+    /// [`forget`](Self::forget) removes the mark.
     ///
     /// # Cancel safety
     ///
@@ -143,10 +143,10 @@ impl Once {
     /// # Ok(()) }
     /// ```
     ///
-    /// The call waits for another transaction that marks the same work, on MySQL and MariaDB also
-    /// the [preceding](Self::after) work, for half the statement timeout at most. On SQLite it
-    /// waits for any that writes, for the pool's busy timeout. After a serialisation error or a
-    /// deadlock, repeat the transaction.
+    /// While another transaction marks the same work, the call waits, for half the statement
+    /// timeout at most; on MySQL and MariaDB also while another one marks the
+    /// [preceding](Self::after) work. On SQLite the call waits for all that write. After a
+    /// serialisation error or a deadlock, repeat the transaction.
     ///
     /// # Errors
     ///

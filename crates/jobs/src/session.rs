@@ -17,16 +17,17 @@ use sql::{Session, SessionLockName, acquire};
 /// A lock that is free as soon as its database connection ends: PostgreSQL's advisory locks,
 /// MySQL's and MariaDB's `GET_LOCK`. For long work on a server that the process reaches directly.
 ///
-/// The lock takes a connection outside of the pool, with one statement each two seconds. If the
-/// machine or the network dies, the server closes the connection after 15 s (PostgreSQL before 14
-/// only when TCP gives up). Dropping the lock closes its connection. Differences from a
+/// The lock takes a connection out of the pool, with one statement each two seconds. If the machine
+/// or the network dies, the server closes the connection after 15 s (PostgreSQL before 14 only when
+/// TCP gives up). Dropping the lock closes its connection. Differences from a
 /// [`Lease`](crate::Lease):
 ///
 /// - **No fence.** A holder that has lost the connection can write until [`lost`](Self::lost)
 ///   resolves.
 /// - **No poolers** in transaction mode, whose connection would keep the lock.
 /// - **No Galera, SQLite, CockroachDB or YugabyteDB**: an error. Replicas do not share the lock.
-/// - **Names** belong to a database on PostgreSQL, as 64 bits of a digest, and to the server elsewhere.
+/// - **Names** hold in a database on PostgreSQL, and in the whole server elsewhere. PostgreSQL
+///   compares 64 bits of their digests.
 ///
 /// ```
 /// # async fn import() {}

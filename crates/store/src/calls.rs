@@ -19,14 +19,14 @@ pub type CallFuture<'a> = Pin<Box<dyn Future<Output = Result<Reply, BoxError>> +
 /// The entries and locks of all processes of a site.
 ///
 /// - **One clock**, the database's, measures every age and expiry.
-/// - **Atomic calls**, in one order for all processes. [`Purge`] and the calls that prune may be
-///   done in part.
+/// - **Atomic calls**, in one order for all processes. [`Purge`], [`Touch`] and the calls that
+///   prune may be done in part.
 /// - **Fences only grow**, also after an expiry, a release or a [pruning](PruneLocks).
 /// - **Nothing waits for another lease.**
 /// - **Content never goes backwards.** [`Publish`] and [`Remove`] succeed only while the lock still
 ///   carries the lease's fence, and a publish only over an entry with a smaller fence.
 /// - After an error or a drop, the call may have been done. A repetition by the same owner
-///   succeeds, but for [`Remove`] and [`Forget`].
+///   succeeds, unless the call removes a row or breaks a lock.
 pub trait Backend: Send + Sync + 'static {
     /// Carries a call out. The reply is the call's own.
     fn call(&self, call: Call) -> CallFuture<'_>;
@@ -175,8 +175,8 @@ calls! {
     Remove "remove" writes [lease: LeaseRow] {} -> bool;
 
     /// Stores an invalidation of `name`, of at most 255 bytes and without a NUL, and returns the
-    /// new epoch. A stored name that begins with `revision:` keeps its first epoch, and the call
-    /// returns any epoch.
+    /// new epoch. A stored name that begins with `revision:` keeps its first epoch, and the
+    /// returned number is unspecified.
     ///
     /// Epochs only grow, over all processes, and become visible in their order: a process that sees
     /// an epoch sees all smaller ones. A new epoch is at least the microseconds since 1970 by the
@@ -199,14 +199,14 @@ calls! {
     /// versions from before for stale.
     FoldAt "sync-fold" reads [] { most: usize } -> i64;
 
-    /// Returns the names that [`FoldAt`] does not replace: the first `most` names after `after`, in
-    /// the order of bytes, that begin with `purged` or `revision:`. The first call has `after`
-    /// equal to `purged:`, the first of them.
+    /// Returns the names that a process reads one by one even after a skip by [`FoldAt`]: the first
+    /// `most` names after `after`, in the order of bytes, that begin with `purged` or `revision:`.
+    /// The first call has `after` equal to `purged:`, which is no stored name.
     InvalidatedForLong "sync-for-long" reads [after: String] { most: usize }
         -> Vec<(String, i64)>;
 
-    /// Removes the pages of `key` and of its variants (keys that begin with `key` and a `#`), and
-    /// takes their locks from the holders.
+    /// Removes the pages of `key` and of its variants (keys that begin with `key` and a `#`, and
+    /// are stored so), and takes their locks from the holders.
     Purge "purge" writes [key: String] {} -> ();
 
     /// Returns the first `most` pages whose names are not less than `from`, in the order of names.
@@ -261,11 +261,11 @@ calls! {
     PruneLocks "prune-locks" writes []
         { kind: LockKind, unused: Unused, after: Option<String> } -> Option<String>;
 
-    /// Removes the next few invalidations after the epoch `after` that are older than `age` and not
-    /// later than `oldest`, the smallest epoch of a stored entry. First stores a purge of
-    /// everything (`purged_prefix:`) with the latest of their epochs, for processes that have not
-    /// read them. Names that begin with `revision:` stay. Returns the place to continue; `None`:
-    /// there are no more.
+    /// Stores a purge of everything (`purged_prefix:`) in the place of the next 10,000
+    /// invalidations after the epoch `after`, with their latest epoch, and removes these
+    /// invalidations. Only those count that are older than `age` and not later than `oldest`, the
+    /// smallest epoch of a stored entry, so that the purge applies to no entry. Names that begin
+    /// with `revision:` stay. Returns the place to continue; `None`: there are no more.
     PruneInvalidations "prune-invalidations" writes []
         { oldest: i64, age: Duration, after: Option<i64> } -> Option<i64>;
 

@@ -78,8 +78,8 @@ pub fn members<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<I
     members.map(<[u8]>::trim_ascii)
 }
 
-/// Returns true if the headers announce the body's length or the transfer coding `chunked`, or
-/// neither, and not both.
+/// Returns true if the headers have at most one of: the body's length, and the transfer coding
+/// `chunked`.
 pub fn is_well_framed(headers: &HeaderMap, body: &Bytes) -> bool {
     let length = body.len().to_string();
     let mut lengths = list(headers, &header::CONTENT_LENGTH).peekable();

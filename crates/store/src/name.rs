@@ -150,9 +150,9 @@ const PLAIN: usize = 180;
 /// part is padded.
 const PREFIX: usize = 128;
 
-/// Returns the column value of a name: the name itself up to 180 bytes, or else its beginning and
-/// its SHA-256; also for a name with a NUL (which PostgreSQL refuses) and the empty name (for
-/// MariaDB NULL).
+/// Returns the column value of a name: the name itself, or its beginning and its SHA-256, if the
+/// name is longer than 180 bytes, has a NUL (which PostgreSQL refuses) or is empty (which MariaDB
+/// may read as NULL).
 pub fn bounded(name: &str) -> Cow<'_, str> {
     let first = name.split('\0').next().unwrap_or_default();
     if !first.is_empty() && first.len() == name.len() && name.len() <= PLAIN {

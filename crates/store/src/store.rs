@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// A store, whose calls have a time limit. The first failure of a kind of call is logged as an
-/// error, later ones at debug level until a call succeeds. Cheap to clone.
+/// error, later ones at debug level until one of that kind succeeds. Cheap to clone.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 
@@ -27,8 +27,8 @@ struct Inner {
     prefix: Option<String>,
     /// The steps whose latest call failed, and when.
     failing: Mutex<BTreeMap<&'static str, Instant>>,
-    /// The time of the latest read by a request while the database is known to keep requests
-    /// waiting; `None`: it is not.
+    /// The time of the latest read that a request tried while reads were known to fail slowly;
+    /// `None`: reads are not known to fail slowly.
     unread: Mutex<Option<Instant>>,
     hook: Box<dyn Fn(&Note<'_>) + Send + Sync>,
     lost: LostReplies,
@@ -112,7 +112,7 @@ impl Store {
         result
     }
 
-    /// Records whether the database answers reads, one of which began at `since`.
+    /// Records whether the database answered a read that began at `since`.
     pub fn has_read(&self, since: Instant, answered: bool) {
         let mut unread = self.unread();
         if answered {
@@ -142,7 +142,8 @@ impl Store {
         failing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Undoes a call whose reply was lost, several times in the next quarter of an hour.
+    /// Makes this call, which undoes another one whose reply was lost, several times in the next
+    /// quarter of an hour.
     pub fn undo<S: Step + Clone + Send + 'static>(&self, step: S) {
         let weak = Arc::downgrade(&self.0);
         self.0.lost.repeat(move || {

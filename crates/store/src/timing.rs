@@ -76,8 +76,8 @@ pub(crate) const LOCK_WAIT: Duration = Duration::from_secs(10);
 /// attempts while the database fails.
 pub const RECHECK: Duration = Duration::from_secs(1);
 
-/// The retention of a new page while its layer also refuses keys, and of the lock of a page that is
-/// not stored.
+/// The retention of a page that is stored while its layer is over its limit of keys; also that of a
+/// lock without a stored page.
 pub const BRIEF_RETENTION: Duration = Duration::from_hours(1);
 
 /// The longest time between two prunings.

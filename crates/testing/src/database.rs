@@ -80,8 +80,8 @@ impl Database {
 
     /// Makes calls succeed again, and carries out the calls that hang.
     ///
-    /// A site notices this only after its pause or [cooldown](perennial::Refresh::cooldown) after a
-    /// failure.
+    /// After a failure a site asks again after a second, or after its
+    /// [cooldown](perennial::Refresh::cooldown).
     pub fn recover(&self) {
         self.set(Condition::Well);
     }
@@ -147,7 +147,7 @@ impl fmt::Debug for Database {
 }
 
 /// Advances Tokio's paused clock by `time`, without waiting. Timers within this time fire in their
-/// order, and tasks run in between. (`tokio::time::advance` jumps instead.)
+/// order, and tasks run in between.
 ///
 /// # Panics
 ///

@@ -10,7 +10,8 @@ use crate::{extensions::Tags, page::Pages};
 ///
 /// A change is a request by another method than GET, HEAD, OPTIONS and TRACE whose response is 2xx
 /// or 3xx (RFC 9111 §4.4): answer a refused change with a 4xx, not with a redirection. The response
-/// waits for the invalidation, for at most 5 s; a failed one is tried again for a minute.
+/// waits for the first attempt to invalidate, for at most 5 s. Failed ones are repeated for a
+/// minute.
 ///
 /// # Cancel safety
 ///
@@ -28,14 +29,14 @@ impl InvalidateLayer {
         Self { pages, tags }
     }
 
-    /// Lets the author of a change see it also where another process answers the next request.
-    /// Default: the author may get the old page for a second, or while it is regenerated.
+    /// Lets the author of a change see it in each process. Default: the author may get the old page
+    /// for a second, or while it is regenerated.
     ///
-    /// The response to a change that this layer or the handler invalidates for sets the cookie
+    /// After an invalidation by this layer or the handler, the response sets the cookie
     /// `perennial-epoch` for ten seconds (`HttpOnly`, `SameSite=Lax`). A request with the cookie
-    /// waits until its process knows the invalidation, and then for the new version: until its own
-    /// generator ends, or for [`first_wait`](crate::Refresh::first_wait) if another request's runs.
-    /// Each process needs the setting, which holds for all layers of the site.
+    /// waits until its process knows the invalidation, and then for the new version. If another
+    /// request generates that, the wait ends after [`first_wait`](crate::Refresh::first_wait). Each
+    /// process needs the setting, which holds for all layers of the site.
     pub fn read_own_writes(self) -> Self {
         self.pages.read_own_writes();
         self

@@ -82,8 +82,8 @@ impl Admission {
     /// Decides about a request for a key without an entry in memory. A key is forgotten when a
     /// second period begins without a call for it.
     ///
-    /// After a refusal, and until two periods have passed without one, a key is admitted when it is
-    /// asked for again.
+    /// After a refusal, and until two periods have passed without a refusal, a new key is admitted
+    /// only at its second request.
     pub(super) fn admits(&self, key: &str, now: Tick) -> Admitted {
         let hash = self.hasher.hash_one(key);
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);

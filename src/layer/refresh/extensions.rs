@@ -25,8 +25,7 @@ struct Known {
     name: &'static str,
     /// Returns the number of extensions that the type stands for in a request.
     count: fn(&Extensions) -> usize,
-    /// Copies the extension into the generator's request; `None`: the handler does not see the
-    /// extension.
+    /// Copies the extension into the generator's request; `None`: the extension is not copied.
     share: Option<fn(&Extensions, &mut Extensions)>,
     /// The application has declared the type.
     declared: bool,
@@ -95,9 +94,9 @@ impl KnownTypes {
         }
     }
 
-    /// Returns true if the request has as many extensions as known ones. A middleware that removes
-    /// an extension of axum's routing and adds one of its own is not noticed: its visitor then gets
-    /// the page of all visitors.
+    /// Returns true if the request has as many extensions as known ones. A middleware that puts an
+    /// extension of its own in the place of axum's private one is not noticed: its visitor then
+    /// gets the page of all visitors.
     pub(super) fn knows(&self, extensions: &Extensions) -> bool {
         let all = extensions.len();
         let mut known = 0;

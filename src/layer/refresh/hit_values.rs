@@ -13,8 +13,8 @@ use httpdate::HttpDate;
 use crate::{clock::Tick, http::cache_status::Handling};
 
 /// The number of values that a thread caches. The place of a value follows from the version's age
-/// and from the parity of the second in which the version was generated. That tells versions of one
-/// age apart: at one time, they were generated in one of two adjacent seconds.
+/// and from the parity of the second in which the version was generated: at any time, versions of
+/// one age in whole seconds were generated in one of two adjacent seconds.
 const RECENT: usize = 128;
 
 thread_local! {

@@ -10,7 +10,6 @@ use crate::{
 };
 
 /// The parts of a request that name a resource: requests with the same key get the same content.
-/// Default: the path and the whole query.
 #[derive(Clone, Debug, Default)]
 #[must_use = "a key does nothing until a layer is given it"]
 pub struct Key {
@@ -72,8 +71,7 @@ impl Key {
     /// which the generator sees as the query. `None` lets the request bypass the cache.
     ///
     /// In the example, the key of `/prices` for a visitor from Germany is `/prices?currency=EUR`.
-    /// The response has no `Vary` for what the function reads. In a nested router, the URI has no
-    /// prefix.
+    /// The response has no `Vary` for what the function reads.
     ///
     /// ```
     /// # fn f(layer: perennial::layer::RefreshLayer) {

@@ -23,8 +23,8 @@ const MAX_KEYS: usize = 10_000;
 /// # What is stored
 ///
 /// Responses to GET, which also answer HEAD, each under its [key](Self::key), with a heuristically
-/// cacheable status (RFC 9110 §15.1: 200, 203, 204, 300, 301, 308, 404, 405, 410, 414), unless a header
-/// makes the response one visitor's own.
+/// cacheable status (RFC 9110 §15.1: 200, 203, 204, 300, 301, 308, 404, 405, 410, 414), unless a
+/// header forbids it.
 ///
 /// **Bypass** (hit-for-pass): after a response that may not be stored, the service itself answers
 /// each request for a time. The first such request runs the service twice, once as the generator
@@ -54,7 +54,7 @@ const MAX_KEYS: usize = 10_000;
 /// (feature `axum`), `ConnectInfo<SocketAddr>`, hyper's `OnUpgrade` and Perennial's own. A request
 /// with more extensions bypasses the cache, until each of their types is declared by
 /// [`ignore_extension`](Self::ignore_extension) or [`share_extension`](Self::share_extension). The
-/// layer compares numbers of extensions: a middleware that replaces all extensions by its own goes
+/// layer compares numbers: a middleware that replaces axum's private extension by its own goes
 /// unnoticed.
 ///
 /// # Around a router
@@ -131,12 +131,13 @@ impl RefreshLayer {
     }
 
     /// Limits the keys that the layer stores, so that invented ones do not fill the database.
-    /// Default: 10,000. Choose well above the number of pages.
+    /// Default: 10,000.
     ///
-    /// Each process counts the keys of requests for which its memory had no version, for half an
+    /// Each process remembers the requested keys that its memory had no version of, for half an
     /// hour to an hour. It stores up to this many that were requested once, and up to this many
     /// that were requested again. The service itself answers requests for further keys, with a
-    /// warning once a minute. Keys that are invented more slowly are all stored.
+    /// warning once a minute; for an hour after that, each new key is stored only at its second
+    /// request.
     pub fn max_keys(mut self, keys: usize) -> Self {
         self.admission = Arc::new(Admission::new(keys));
         self
@@ -167,8 +168,8 @@ impl RefreshLayer {
     }
 
     /// Declares that the handler generates the page without the extension of type `T`, which may
-    /// identify a visitor. The latest declaration of a type holds, and the layer's before the
-    /// site's.
+    /// identify a visitor. The latest declaration of a type holds; a layer's takes precedence over
+    /// the site's.
     pub fn ignore_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
         Arc::make_mut(&mut self.known).declare::<T>(false);
         self

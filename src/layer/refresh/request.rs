@@ -52,8 +52,8 @@ pub(super) fn resource<'a>(
     }
 }
 
-/// Logs that the generator does not see a request's credentials, or its upgrade, unless the layer's
-/// owner has thought of such requests.
+/// Logs that the generator does not see a request's credentials, or its upgrade, unless the layer
+/// has a `bypass_if`, or the header in its key.
 pub(super) fn hint(parts: &Parts, layer: &RefreshLayer) {
     if !layer.bypass_if.is_empty() {
         return;

@@ -24,9 +24,8 @@ static PRIVATE: LazyLock<usize> = LazyLock::new(|| {
     fallback.map_or(0, |extensions| extensions.len() - 1)
 });
 
-/// Returns the number of extensions that a request with an `OriginalUri` has from axum's router:
-/// the `OriginalUri`, and those of private types. The one of [`is_in_nested_service`] does not
-/// count.
+/// Returns the number of extensions that an `OriginalUri` stands for in a request: itself, and
+/// axum's private ones but for that of [`is_in_nested_service`].
 pub(super) fn count(extensions: &Extensions) -> usize {
     if is_routed(extensions) {
         1 + *PRIVATE

@@ -1,7 +1,7 @@
-//! An exhaustive check of the real decisions: two processes, one key and one store, every order of
-//! their steps, and bounded faults.
+//! A check of the real decisions: two processes, one key and one store, every order of their steps
+//! with bounded faults, up to a number of states.
 //!
-//! `PERENNIAL_TEST_STATES`: `full`, or the number of states of each exploration with faults.
+//! `PERENNIAL_TEST_STATES`: that number, or `full`.
 
 mod action;
 mod code;

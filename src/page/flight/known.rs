@@ -108,8 +108,7 @@ pub(crate) enum Origin {
 pub(crate) struct Page<B> {
     pub(crate) meta: Meta,
     pub(crate) body: B,
-    /// The number of the write of reads (see `capacity.rs`) for which a visitor last got the
-    /// content.
+    /// The number of the latest write in `capacity.rs` that says that the content was read.
     pub(crate) read_in: AtomicI64,
 }
 

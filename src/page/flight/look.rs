@@ -101,7 +101,7 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
 
     /// Adopts a stored version if the verdict of the invalidations on the stored one is better than
     /// on the newest one, or if the verdicts are equal and the stored one is the later one. Fences
-    /// do not decide: an unsaved version has none.
+    /// do not decide: an unsaved version has the fence of the version before.
     pub(super) fn adopt(&mut self, stored: Option<Version<B>>) {
         let Some(stored) = stored else { return };
         let adopts = self.flight.newest.as_ref().is_none_or(|newest| {

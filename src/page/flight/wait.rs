@@ -34,7 +34,8 @@ pub(crate) struct Visitor {
 /// The wishes of one visitor, beside the policy of the route.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Accepts {
-    /// The visitor has a placeholder. If no version is servable, the visitor does not wait.
+    /// The visitor has a placeholder. If no version is servable, the visitor waits for the store
+    /// alone.
     pub(crate) placeholder: bool,
     /// See [`Facts::not_before`](Facts::not_before).
     pub(crate) not_before: i64,
@@ -46,7 +47,7 @@ pub(crate) enum Next<B> {
     Answer(Answer<B>),
     /// Decide again at the next progress, or at this time.
     Until(Tick),
-    /// Start again when the regeneration has ended; decide again at this time.
+    /// Start again when the regeneration has ended. If it has not ended at this time, decide again.
     Restart(Tick),
 }
 

@@ -21,9 +21,10 @@ impl Pages {
         }
     }
 
-    /// Waits until this process knows the invalidation with this epoch: for the next sync, a second
-    /// at most, and for its end, within the site's patience. A crowd of such requests causes one
-    /// sync a second. Returns the epoch; 0: this process knows no such invalidation.
+    /// Waits until this process knows the invalidation with this epoch. The next sync begins within
+    /// a second, and the wait for the sync's end is bounded by the site's patience. A crowd of such
+    /// requests causes one sync a second. Returns the argument; 0: this process knows no such
+    /// invalidation.
     pub(crate) async fn caught_up_to(self: &Arc<Self>, epoch: i64) -> i64 {
         let arrived = self.now();
         let until = arrived + SYNC + self.store.patience();

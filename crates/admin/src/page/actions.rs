@@ -28,7 +28,7 @@ use super::{
 /// The largest number of matching entries that is counted.
 const COUNTED: usize = 1000;
 
-/// The entry of an action, in the query: a form's field would change its line ends.
+/// The entry of an action, in the query: a form's field would change the key's line ends.
 #[derive(Debug, Deserialize)]
 pub(crate) struct OfEntry {
     key: String,

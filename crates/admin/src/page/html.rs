@@ -101,7 +101,7 @@ pub(crate) fn message(title: &str, text: &str) -> Html<String> {
     Html(page.into_string())
 }
 
-/// Returns a state as a word with a sign of its own shape.
+/// Returns a state as a word with a symbol, so that no state is told by its colour alone.
 pub(crate) fn state(state: EntryState) -> Markup {
     let sign = match state {
         EntryState::Fresh => "●",

@@ -1,4 +1,4 @@
-//! Judges by a database's settings after which faults its latest commits may be missing.
+//! Finds, from a database's settings, the faults that may lose its latest commits.
 
 use std::collections::HashMap;
 

@@ -88,7 +88,7 @@ impl Patient<'_> {
     }
 
     /// A pooler in transaction mode may run two statements of one connection in two sessions. The
-    /// check notices a pooler that has another port than the server.
+    /// check notices a pooler if the URL names a port, and the server has another one.
     pub(super) async fn pooler(&mut self) -> Checked {
         if self.kind != Kind::Postgres {
             return Ok(None);

@@ -12,9 +12,10 @@ use perennial_store::{
     timing::within,
 };
 
-/// lock id, number of rows, values of filters, length of the claim if it expires -> nothing; sets
-/// `{claimed}` in the first rows of `{table}` by `{free}` (conditions and their ORDER BY); `{id}`
-/// is the key
+/// Claims rows: sets the columns `{claimed}` in the first rows of `{table}` that satisfy `{free}`,
+/// conditions with their ORDER BY. `{id}` is the key.
+///
+/// lock id, number of rows, values of filters, length of the claim if it expires -> nothing
 pub(crate) const CLAIM: Sides = Sides {
     sqlite: "UPDATE {table} SET {claimed} WHERE {id} IN (SELECT {id} FROM {table} WHERE {free} LIMIT $2)",
     // MATERIALIZED: chosen once, not anew for each row.

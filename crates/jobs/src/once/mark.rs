@@ -87,7 +87,8 @@ pub(crate) struct Mark<'a> {
 /// The result of a mark.
 pub(crate) enum Marked {
     Now,
-    /// The work is not marked. The states of its own lock, and of the preceding work's lock.
+    /// This call has not marked the work. The states of its own lock, and of the preceding work's
+    /// lock.
     Refused([Option<LockRow>; 2]),
 }
 

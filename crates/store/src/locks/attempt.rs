@@ -37,7 +37,8 @@ impl Queues {
 
 /// A lock to be waited for; from [`Locks::lock`]. Awaited, returns the [`Lease`].
 ///
-/// Each attempt asks the database some 13 times a second, eight of a process for a name at most.
+/// Up to eight attempts for a name ask the database some 13 times a second; further ones queue in
+/// the process.
 ///
 /// # Errors
 ///
@@ -57,8 +58,8 @@ pub struct LockAttempt {
 }
 
 impl LockAttempt {
-    /// Sets the time that the attempt waits for the lock. Default: 10 s. Zero means a single
-    /// attempt, or none while eight of this process wait.
+    /// Sets the time that the attempt waits for the lock. Default: 10 s. Zero means a single try,
+    /// or none while eight others wait for the same name.
     pub fn wait(mut self, limit: Duration) -> Self {
         self.wait = limit;
         self

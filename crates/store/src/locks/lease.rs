@@ -142,7 +142,7 @@ impl Lease {
         self.end(cooldown, Dropped::Release(cooldown)).await
     }
 
-    /// Releases the lock with a cooldown, or without one after a failure.
+    /// Releases the lock with a cooldown. Breaks the lock if the release fails or is dropped.
     #[doc(hidden)]
     pub async fn release_after_or_break(self, cooldown: Duration) -> Result<(), Error> {
         self.end(cooldown, Dropped::Break).await
@@ -163,7 +163,7 @@ impl Lease {
     }
 
     /// Resolves when the lease can no longer be relied on: it has ended without an extension, or an
-    /// extension was refused, as another process has taken the lock over or broken it.
+    /// extension was refused, as another holder has taken the lock over or broken it.
     ///
     /// # Cancel safety
     ///

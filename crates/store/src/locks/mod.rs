@@ -178,8 +178,8 @@ impl Locks {
     }
 
     /// Waits for idempotent requests that continue without their clients, and for the release of
-    /// dropped [leases](Lease). Call it after the server has drained. `Perennial::shutdown` does
-    /// the same.
+    /// dropped [leases](Lease). Call it after the server has drained. On the locks of a site, this
+    /// is `Perennial::shutdown`.
     ///
     /// # Cancel safety
     ///
@@ -289,9 +289,9 @@ impl Locks {
         Ok(rows.into_iter().map(LockInfo::of).collect())
     }
 
-    /// Takes a lock from its holder, or ends a cooldown (a page's is also in memory, where its
-    /// regeneration failed). `seen`: only if the lock still has this [fence](LockInfo::fence).
-    /// Returns false if the lock has another fence or no row.
+    /// Takes a lock from its holder, ends a cooldown, or removes the mark of completed work.
+    /// `seen`: only if the lock still has this [fence](LockInfo::fence). Returns false if the lock
+    /// has another fence or no row.
     ///
     /// The holder learns of the [loss](Lease::lost) at its next extension.
     ///
@@ -312,8 +312,9 @@ impl Locks {
         Ok(broken)
     }
 
-    /// Removes locks that are free, and whose lease expired, or was acquired and then released,
-    /// more than `unused` ago. Fences still grow; the marks of completed work stay.
+    /// Removes free locks whose lease expired, or that were acquired and then released, more than
+    /// `unused` ago; locks of pages that are not stored after an hour. Fences still grow; the marks
+    /// of completed work stay.
     ///
     /// # Errors
     ///

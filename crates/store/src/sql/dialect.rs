@@ -21,7 +21,8 @@ pub struct Dialect {
     pub raced: &'static [&'static str],
     /// Nothing was done, as another statement was faster.
     pub contended: &'static [&'static str],
-    /// The connection is closed: the server ends, is not the primary, or does not know the outcome.
+    /// Perennial closes the connection: the server ends, is not the primary, or does not know the
+    /// outcome.
     pub gone: &'static [&'static str],
     /// The content is too large, its text cannot be encoded, or a constraint or trigger forbids the
     /// row.
@@ -58,8 +59,8 @@ pub const SQLITE: Dialect = Dialect {
 /// and `\` is written as it is, and every other character as an escape. A database in SQL_ASCII
 /// refuses the escapes of characters outside ASCII.
 ///
-/// A literal has the collation of the column that it is compared with. (`convert_from(…)` has the
-/// collation "C" of the type `name`, and no index of another collation would be used.)
+/// A literal has the collation of the column that it is compared with. (A text by `convert_from`
+/// would have the collation "C", for which no index of another collation is used.)
 #[cfg(feature = "postgres")]
 fn literal(argument: Arg<'_>) -> String {
     let text = match argument {

@@ -11,8 +11,8 @@ use crate::{
 
 #[doc(hidden)]
 impl Database {
-    /// Returns a future that calls `heard` after notifications of possible invalidations, once for
-    /// all that arrive within 50 ms.
+    /// Returns a future that calls `heard` after notifications, once for all that arrive within 50
+    /// ms.
     ///
     /// # Errors
     ///

@@ -116,8 +116,8 @@ pub(crate) const NEXT: Sides = Sides::same(
     ) n",
 );
 
-/// kind, last name, the last of the next hundred names, and the time unused of a lock: without an
-/// owner, with an owner, with neither an owner nor an entry
+/// kind, last name, the last of the next hundred names, and three times: the time unused of a lock
+/// without an owner and with an entry, of a lock with an owner, and of a lock without both
 pub(crate) const PRUNE: Sides = Sides::same(
     "DELETE FROM {p}lock WHERE kind = $1 AND name > $2 AND name <= $3
     AND CASE WHEN acquired_at < expires_at THEN expires_at ELSE acquired_at END

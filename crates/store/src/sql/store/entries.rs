@@ -117,8 +117,8 @@ impl<DB: Driver> SqlStore<DB> {
         Ok(done.changed > 0)
     }
 
-    /// Purges a key. First breaks the locks, so that no holder publishes, also of variants that are
-    /// being generated for the first time.
+    /// Purges a key and its variants: breaks each lock before it removes the entry, so that no
+    /// holder publishes. A variant that is being generated for the first time has a lock, too.
     pub(crate) async fn purge(&self, Purge { key }: &Purge) -> Answer<()> {
         let page = LockName::of(LockKind::Page, key.as_str());
         self.break_lock(&page, None).await?;
