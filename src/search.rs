@@ -146,19 +146,8 @@ const HASH: FixedState = FixedState::with_seed(0);
 /// The parent of the first state, which has none.
 const START: u32 = u32::MAX;
 
-/// Visits every reachable state of the model.
-///
-/// # Panics
-///
-/// There are more states than `limit`.
-pub(crate) fn explore<M: Model>(model: &M, limit: usize) -> Result<Explored, Violation<M>> {
-    let explored = explore_some(model, limit)?;
-    assert!(explored.complete, "more than {limit} states");
-    Ok(explored)
-}
-
 /// Visits the reachable states of the model, the nearest first, until there are `enough`.
-pub(crate) fn explore_some<M: Model>(model: &M, enough: usize) -> Result<Explored, Violation<M>> {
+pub(crate) fn explore<M: Model>(model: &M, enough: usize) -> Result<Explored, Violation<M>> {
     let mut search = Search {
         model,
         seen: HashSet::default(),
@@ -284,96 +273,6 @@ impl<M: Model> Search<'_, M> {
             path,
             last,
             schedule: Vec::new(),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::cmp::Ordering;
-
-    use super::*;
-
-    /// Two counters below 20. Without faults the smaller one grows until the counters are equal.
-    #[derive(Default)]
-    struct Counters {
-        refused: Option<(u16, u16)>,
-        forbidden: Option<(u16, u16)>,
-        stuck: Option<(u16, u16)>,
-    }
-
-    impl Model for Counters {
-        type State = (u16, u16);
-        type Action = char;
-
-        const PATIENCE: u16 = 19;
-
-        fn start(&self) -> (u16, u16) {
-            (0, 0)
-        }
-
-        fn steps(&self, &(a, b): &(u16, u16), steps: &mut Steps<Self>) {
-            if self.refused == Some((a, b)) {
-                steps.broken('r', "is refused");
-            }
-            if a < 19 {
-                steps.to('a', (a + 1, b));
-            }
-            if b < 19 {
-                steps.to('b', (a, b + 1));
-            }
-            if (a, b) == (2, 1) {
-                steps.sometimes("two and one");
-            }
-        }
-
-        fn invariant(&self, state: &(u16, u16)) -> Result<(), Broken> {
-            match self.forbidden {
-                Some(forbidden) if forbidden == *state => Err("is forbidden"),
-                _ => Ok(()),
-            }
-        }
-
-        fn settle(&self, &(a, b): &(u16, u16)) -> Option<(u16, (u16, u16))> {
-            match a.cmp(&b) {
-                _ if self.stuck == Some((a, b)) => Some((0, (a, b))),
-                Ordering::Less => Some((1, (a + 1, b))),
-                Ordering::Equal => None,
-                Ordering::Greater => Some((1, (a, b + 1))),
-            }
-        }
-    }
-
-    #[test]
-    fn search_visits_each_state_once() {
-        let explored = explore(&Counters::default(), 400).expect("holds");
-        assert_eq!(
-            (explored.states, explored.steps, explored.depth),
-            (400, 760, 38)
-        );
-        assert_eq!(explored.settled, 19);
-        explored.reached(&["two and one"]);
-        assert!(
-            explored.to_string().ends_with("1 two and one\n"),
-            "{explored}"
-        );
-    }
-
-    #[test]
-    fn violation_comes_with_its_shortest_path() {
-        let at = Some((2, 1));
-        let (mut forbidden, mut refused, mut stuck) = <(Counters, Counters, Counters)>::default();
-        (forbidden.forbidden, refused.refused, stuck.stuck) = (at, at, at);
-        for (property, last, path, model) in [
-            ("is forbidden", None, "aab", forbidden),
-            ("is refused", Some('r'), "aab", refused),
-            // Without faults, (2, 0) leads to (2, 1).
-            ("settles", None, "aa", stuck),
-        ] {
-            let violation = explore(&model, 400).expect_err("is broken");
-            assert_eq!((violation.property, violation.last), (property, last));
-            let found = violation.path.iter().map(|(action, _)| *action);
-            assert_eq!(found.collect::<String>(), path, "{violation:?}");
         }
     }
 }

@@ -17,9 +17,6 @@ use std::{
     cell::Cell,
     env,
     fmt::Write,
-    fs::OpenOptions,
-    hash::{DefaultHasher, Hash, Hasher},
-    io::Write as _,
     panic,
     process::Command,
     sync::{
@@ -128,29 +125,9 @@ fn watch_panics() {
     }));
 }
 
-/// Names a file to which each seed adds a line with the digest of its journal: two versions of the
-/// code that make the same calls, and get the same replies, write equal files.
-const DIGESTS: &str = "PERENNIAL_SIM_DIGESTS";
-
-fn digest(seed: u64, run: &world::Run) {
-    let Some(path) = env::var_os(DIGESTS) else {
-        return;
-    };
-    // Events of one instant come in any order.
-    let mut lines: Vec<_> = run.journal.iter().map(ToString::to_string).collect();
-    lines.sort();
-    let mut digest = DefaultHasher::new();
-    lines.hash(&mut digest);
-    let file = OpenOptions::new().create(true).append(true).open(path);
-    let text = format!("{seed} {} {:016x}\n", lines.len(), digest.finish());
-    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
-    written.expect("the digest is written");
-}
-
 /// Simulates a seed and judges it. `Err`: the failure, and the end of the journal.
 fn simulate(seed: u64, tally: &mut Tally) -> Result<(), String> {
     let run = world::run(seed);
-    digest(seed, &run);
     if PANICKED.take() {
         return Err(format!("seed {seed}: a task of the engine panicked\n"));
     }

@@ -210,7 +210,6 @@ impl Oracle<'_> {
                         }
                     }
                 }
-                self.count(kind(what));
                 let key = self.key_of(what);
                 let under = Under {
                     process: number,
@@ -426,22 +425,5 @@ impl Telling {
             Some(("revision", _)) => true,
             _ => false,
         }
-    }
-}
-
-/// Returns the name of the step in the tally.
-fn kind(call: &Call) -> &'static str {
-    match call {
-        Call::Probe(Probe { .. }) => "statements: probe",
-        Call::TryLock(TryLock { .. }) => "statements: try",
-        Call::Extend(_) => "statements: extend",
-        Call::Release(_) => "statements: release",
-        Call::Publish(Publish { entry, .. }) if entry.renews.is_none() => "statements: publish",
-        Call::Publish(_) => "statements: renew",
-        Call::Remove(_) => "statements: remove",
-        Call::Invalidate(_) => "statements: invalidate",
-        Call::Invalidated(_) => "statements: sync",
-        Call::Revoke(_) => "statements: revoke",
-        _ => "statements: others",
     }
 }

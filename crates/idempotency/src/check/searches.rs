@@ -13,6 +13,7 @@ fn search<const N: usize>(check: &Check<N>) -> Result<Explored, Violation<Check<
 fn holds<const N: usize>(check: &Check<N>) -> Explored {
     let explored = search(check).unwrap_or_else(|violation| panic!("{violation:?}"));
     println!("{N} processes, {check:?}: {explored}");
+    assert!(explored.complete);
     explored
 }
 

@@ -6,9 +6,9 @@
 use crate::{
     clock::Tick,
     page::flight::{
-        AsOf, Flight,
+        AsOf,
         check::{
-            content::{Marks, Read, Text},
+            content::{Marks, Text},
             database::{Database, Entry, FREE, Lock, Reply, Row, Statement, Stored},
             setup::{NOW, OLDEST, SECOND},
             world::World,
@@ -50,13 +50,6 @@ pub(super) fn code(world: &World) -> Vec<u8> {
     let [first, second] = parts;
     let lengths = [first.len() as u8, second.len() as u8];
     [&code.bytes[..], &lengths, &first, &second].concat()
-}
-
-/// Returns the normalised form of a regeneration, and its fences.
-pub(super) fn state(state: &Flight<Read>) -> (Vec<u8>, Vec<i64>) {
-    let mut code = Code::default();
-    code.state(state);
-    (code.bytes, code.fences)
 }
 
 #[derive(Default)]

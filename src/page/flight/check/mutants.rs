@@ -12,7 +12,7 @@ use crate::{
         Fault::{self, Failing, Invalidation, Pause, Purge, Refused, SlowStore, Unshareable},
         Mutant, Setup,
     },
-    search::explore_some,
+    search::explore,
 };
 
 /// Panics unless this property is the first to fail.
@@ -29,7 +29,7 @@ fn is_found(mutant: Mutant, faults: &[Fault], property: &str) {
 fn is_found_by(setup: &Setup, property: &str) {
     let begun = Instant::now();
     let mutant = setup.mutant;
-    match explore_some(setup, 200_000) {
+    match explore(setup, 200_000) {
         Ok(explored) => panic!("{mutant:?} survives {explored}"),
         Err(violation) => {
             let (found, states) = (violation.property, violation.states);

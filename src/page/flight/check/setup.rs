@@ -104,8 +104,6 @@ pub(super) struct Setup {
     pub(super) early: bool,
     /// The cooldown is longer than the time after which the store is asked again.
     pub(super) long_cooldown: bool,
-    /// Each state is compared with the same state after the processes have changed places.
-    pub(super) swaps: bool,
 }
 
 impl Setup {
@@ -117,12 +115,19 @@ impl Setup {
             cold: false,
             early: false,
             long_cooldown: false,
-            swaps: false,
         };
         for fault in faults {
             setup.faults[*fault as usize] = each;
         }
         setup
+    }
+
+    /// Returns the setup in which each fault may occur this often, and this many in all.
+    pub(super) fn with_all_faults(times: u8) -> Self {
+        Self {
+            faults: [times; FAULTS],
+            ..Self::new(&[], 0, times)
+        }
     }
 
     /// Returns the policy of all decisions.

@@ -234,31 +234,6 @@ fn response_that_is_not_stored_bypasses_for_the_interval_or_the_cooldown() {
 }
 
 #[test]
-fn version_that_was_purged_while_it_was_published_answers_nobody() {
-    let mut process = Process::new();
-    let mut state = process.publishing(None);
-    process.list.marks.purged = 1;
-    process.list.marks.latest = 1;
-    let step = process.on(&mut state, Event::Published(true));
-    let progress = step.shown.expect("is the end");
-    let wait = |leads| {
-        let visitor = Visitor {
-            arrived: process.now,
-            leads,
-        };
-        progress.wait(visitor, &process.facts())
-    };
-    assert!(matches!(
-        wait(true),
-        Next::Answer(Answer::Pass(Bypass::Purged))
-    ));
-    assert!(
-        matches!(wait(false), Next::Restart(_)),
-        "the others share the next generation"
-    );
-}
-
-#[test]
 fn published_version_replaces_an_older_one_unless_that_was_purged() {
     let replaces = |process: &Process, newest| {
         let mut state = process.generating(newest);
