@@ -246,7 +246,8 @@ impl<M: Model> Search<'_, M> {
         std::iter::successors(next(state), next).take(30).collect()
     }
 
-    /// Describes the path to a state, whose steps are taken once more.
+    /// Returns the violation with the path to a state. The path's states are found by taking its
+    /// actions again, as the search has stored the actions alone.
     fn violation(
         &self,
         mut number: u32,

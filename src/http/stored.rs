@@ -33,8 +33,8 @@ pub(crate) fn size(headers: &HeaderMap) -> usize {
         .sum()
 }
 
-/// Returns the response without the headers of one connection or one moment, for storing or for
-/// several visitors.
+/// Returns the response without the headers of one connection, and with the times that hold on
+/// arrival, for storing or for several visitors.
 pub(crate) fn storable(head: &Parts, body: Bytes) -> Response<Bytes> {
     let length = HeaderValue::from(body.len());
     let mut response = Response::new(body);

@@ -73,8 +73,8 @@ impl Builder {
 
     /// Sets the capacity of the stored pages in bytes, each counted with its body and 2 KiB. Default: none.
     ///
-    /// Beyond it, the pages that nobody has read for longest are removed: once a minute, at a
-    /// request, by one process with its own capacity. Zero is an error of `open`.
+    /// Beyond it, once a minute, a request removes the pages that nobody has read for longest. Set
+    /// the same capacity in each process. Zero is an error of `open`.
     pub fn store_capacity(mut self, bytes: u64) -> Self {
         self.settings.store_capacity = Some(bytes);
         self

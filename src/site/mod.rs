@@ -268,11 +268,11 @@ impl Perennial {
     }
 
     /// Begins no further regeneration and waits for the running ones, which release their leases.
-    /// Call it after the server has drained. Versions in memory are still served.
+    /// Call it after the server has drained. Memory is still served.
     ///
-    /// A regeneration ends after the policy's [`timeout`](Refresh::timeout), 15 s and two statement
-    /// timeouts at the latest. An idempotent request has no limit: put a timeout inside its layer,
-    /// or around `shutdown`.
+    /// A regeneration ends after the policy's [`timeout`](Refresh::timeout), 15 s and five
+    /// statement timeouts at the latest. An idempotent request has no limit: put a timeout inside
+    /// its layer, or around `shutdown`.
     ///
     /// # Cancel safety
     ///

@@ -35,7 +35,7 @@ pub struct Report {
     pub bytes: u64,
     /// The size of the pages as it counts for the capacity: their bodies and 2 KiB each.
     pub stored_bytes: u64,
-    /// The capacity of the store, in bytes; unknown to the command line.
+    /// The capacity of the store, in bytes. `None`: not set, as in the command line.
     pub store_capacity: Option<u64>,
     /// The size of each table with its indexes, in bytes; on SQLite, of the file.
     pub tables: Vec<(String, u64)>,

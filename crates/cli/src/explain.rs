@@ -70,8 +70,8 @@ impl ExplainOptions {
         Ok(())
     }
 
-    /// Sends the request. No redirect and no proxy gets the token. Without TLS, only this machine
-    /// or the address of `--via` gets it.
+    /// Sends the request. The token goes through no redirect, and through no proxy of the
+    /// environment. Without TLS, only this machine or the address of `--via` gets it.
     fn ask(&self, limit: Duration) -> Result<Value> {
         let host = self.url.authority().ok_or_else(|| {
             let url = &self.url;

@@ -256,7 +256,8 @@ mod tests {
         away_until: Option<Instant>,
         /// The number of calls whose replies are lost.
         loses: usize,
-        /// Each `Begin` of a request comes later by this time, and its caller gets an error before.
+        /// The store carries each `Begin` of a request out after this time, and its caller gets an
+        /// error immediately.
         late: Duration,
         /// As `late`, of the next `Begin` alone.
         late_once: Duration,

@@ -142,8 +142,8 @@ macro_rules! calls {
 }
 
 calls! {
-    /// Returns the entry of this name, if its fence is greater than `known`, and the state of the
-    /// lock. Takes no lock and changes nothing.
+    /// Returns the entry of this name, if its fence is greater than `known`, the state of the lock,
+    /// and the latest epoch. Takes no lock and changes nothing.
     Probe "probe" reads [name: LockName] { known: i64 } -> Probed;
 
     /// Takes the lock `name` for `length`, if the lock is free: never held, expired or released,

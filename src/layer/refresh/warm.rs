@@ -55,7 +55,8 @@ impl Own {
         }
     }
 
-    /// Returns the result of a function of this task's request. `None`: it is a visitor's.
+    /// Applies a function to the request of the application that this task runs. `None`: the task
+    /// runs a visitor's request.
     #[inline]
     fn with<T>(function: impl FnOnce(&Self) -> T) -> Option<T> {
         if RUNNING.load(Relaxed) == 0 {

@@ -65,13 +65,15 @@ pub(crate) const MARK: Sides = Sides {
     )
 };
 
-/// Reads a lock as [`locks::INSPECT`] does; on MySQL in its present state, whatever the transaction
-/// has read before.
-const INSPECT_NOW: Sides = Sides {
-    mysql: "SELECT l.kind, l.name, l.owner, l.fence, n.at - l.acquired_at, l.expires_at - n.at
-        FROM (SELECT {now} AS at) n JOIN {p}lock l ON l.kind = $1 AND l.name = $2 LOCK IN SHARE MODE",
-    ..locks::INSPECT
-};
+/// Returns [`locks::INSPECT`]; on MySQL it reads the present state of the lock, whatever the
+/// transaction has read before.
+fn inspect_now(side: Side) -> String {
+    let inspect = locks::INSPECT.of(side).trim_start_matches("{waits}");
+    match side {
+        Side::MySql | Side::Galera => format!("{inspect} LOCK IN SHARE MODE"),
+        _ => inspect.to_owned(),
+    }
+}
 
 /// The mark of completed work.
 pub(crate) struct Mark<'a> {
@@ -140,7 +142,8 @@ impl OnConnection for &Mark<'_> {
         for (name, lock) in [Some(&name), after.as_ref()].into_iter().zip(&mut found) {
             if let Some(name) = name {
                 let id = [once, Arg::Text(name)];
-                let done = DB::run(connection, &statement(&INSPECT_NOW), &id).await?;
+                let inspect = Statement::new(side, self.prefix, &inspect_now(side));
+                let done = DB::run(connection, &inspect, &id).await?;
                 *lock = done.rows.first().map(lock_row::<DB>).transpose()?.flatten();
             }
         }
