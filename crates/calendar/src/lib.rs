@@ -255,147 +255,75 @@ mod tests {
         next.take(count).collect()
     }
 
+    /// Each line: a schedule, the time from which it is asked, and the next occurrences.
+    const OCCURRENCES: &str = "
+        daily 06:00 Europe/Berlin | 2026-01-01T05:00Z | 2026-01-02 06:00+0100, 2026-01-03 06:00+0100
+        daily 06:00 Europe/Berlin | 2026-01-01T04:59:59Z | 2026-01-01 06:00+0100
+        # Summer begins on 2026-03-29: 02:00 becomes 03:00. The same time of day, 23 h later.
+        daily 06:00 Europe/Berlin | 2026-03-28T05:00Z | 2026-03-29 06:00+0200, 2026-03-30 06:00+0200
+        # 02:30 does not exist.
+        daily 02:30 Europe/Berlin | 2026-03-28T12:00Z | 2026-03-29 03:30+0200, 2026-03-30 02:30+0200
+        # From 03:10, that is 10 min after the change, 03:30 is still to come.
+        daily 02:30 Europe/Berlin | 2026-03-29T01:10Z | 2026-03-29 03:30+0200, 2026-03-30 02:30+0200
+        # Summer ends on 2026-10-25: 02:30 comes twice, and the first one counts.
+        daily 02:30 Europe/Berlin | 2026-10-24T12:00Z | 2026-10-25 02:30+0200, 2026-10-26 02:30+0100
+        daily 02:30 Europe/Berlin | 2026-10-25T01:10Z | 2026-10-26 02:30+0100
+        # Each hour, elapsed time counts.
+        cron 0 * * * * Europe/Berlin | 2026-10-25T00:10Z | 2026-10-25 02:00+0100, 2026-10-25 03:00+0100
+        cron 0 * * * * Europe/Berlin | 2026-03-29T00:10Z | 2026-03-29 03:00+0200, 2026-03-29 04:00+0200
+        # A change of half an hour, in the other hemisphere.
+        daily 02:15 Australia/Lord_Howe | 2026-10-03T00:00Z | 2026-10-04 02:45+1100, 2026-10-05 02:15+1100
+        weekly Monday 06:00 Europe/Berlin | 2026-11-22T12:00Z | 2026-11-23 06:00+0100, 2026-11-30 06:00+0100
+        weekly Sunday 00:00 UTC | 2026-11-22T00:00Z | 2026-11-29 00:00+0000
+        monthly 1 06:00 Europe/Berlin | 2026-03-02T00:00Z | 2026-04-01 06:00+0200, 2026-05-01 06:00+0200
+        # Months without the day.
+        monthly 31 06:00 UTC | 2026-01-31T06:00Z | 2026-02-28 06:00+0000, 2026-03-31 06:00+0000, 2026-04-30 06:00+0000
+        monthly 30 06:00 UTC | 2026-01-31T06:00Z | 2026-02-28 06:00+0000, 2026-03-30 06:00+0000
+        monthly 29 06:00 UTC | 2028-01-31T06:00Z | 2028-02-29 06:00+0000, 2028-03-29 06:00+0000
+        monthly 29 06:00 UTC | 2026-01-31T06:00Z | 2026-02-28 06:00+0000, 2026-03-29 06:00+0000
+        # By a cron expression, a month without this day has no occurrence.
+        cron 0 6 31 * * UTC | 2026-01-31T06:00Z | 2026-03-31 06:00+0000, 2026-05-31 06:00+0000
+        cron 0 0 29 2 * UTC | 2026-01-01T00:00Z | 2028-02-29 00:00+0000, 2032-02-29 00:00+0000
+        cron 0 6,18 * * 1-5 Europe/Berlin | 2026-11-20T12:00Z | 2026-11-20 18:00+0100, 2026-11-23 06:00+0100
+        # Zones that changed their rules: Brazil ended summer time in 2019; Samoa left out a day.
+        daily 06:00 America/Sao_Paulo | 2018-11-03T10:00Z | 2018-11-04 06:00-0200
+        daily 06:00 America/Sao_Paulo | 2019-11-02T10:00Z | 2019-11-03 06:00-0300
+        daily 06:00 Pacific/Apia | 2011-12-29T17:00Z | 2011-12-31 06:00+1400, 2012-01-01 06:00+1400";
+
+    fn schedule(text: &str) -> Result<&'static Calendar, Error> {
+        let (kind, rest) = text.split_once(' ').expect("a kind");
+        let (rest, zone) = rest.rsplit_once(' ').expect("a zone");
+        let day_and_time = || rest.split_once(' ').expect("a day and a time");
+        match kind {
+            "daily" => Calendar::daily(rest, zone),
+            "cron" => Calendar::cron(rest, zone),
+            "weekly" => {
+                let (day, time) = day_and_time();
+                let monday = day == "Monday";
+                let day = if monday {
+                    Weekday::Monday
+                } else {
+                    Weekday::Sunday
+                };
+                Calendar::weekly(day, time, zone)
+            }
+            _ => {
+                let (day, time) = day_and_time();
+                Calendar::monthly(day.parse().expect("a number"), time, zone)
+            }
+        }
+    }
+
     #[test]
     fn occurrences_follow_the_calendar_of_the_zone() {
-        let daily = Calendar::daily;
-        let cron = Calendar::cron;
-        const BERLIN: &str = "Europe/Berlin";
-        for (schedule, from, expected) in [
-            (
-                daily("06:00", BERLIN),
-                "2026-01-01T05:00Z",
-                vec!["2026-01-02 06:00+0100", "2026-01-03 06:00+0100"],
-            ),
-            (
-                daily("06:00", BERLIN),
-                "2026-01-01T04:59:59Z",
-                vec!["2026-01-01 06:00+0100"],
-            ),
-            // Summer begins on 2026-03-29: 02:00 becomes 03:00. The same time of day, 23 h later.
-            (
-                daily("06:00", BERLIN),
-                "2026-03-28T05:00Z",
-                vec!["2026-03-29 06:00+0200", "2026-03-30 06:00+0200"],
-            ),
-            // 02:30 does not exist.
-            (
-                daily("02:30", BERLIN),
-                "2026-03-28T12:00Z",
-                vec!["2026-03-29 03:30+0200", "2026-03-30 02:30+0200"],
-            ),
-            // From 03:10, that is 10 min after the change, 03:30 is still to come.
-            (
-                daily("02:30", BERLIN),
-                "2026-03-29T01:10Z",
-                vec!["2026-03-29 03:30+0200", "2026-03-30 02:30+0200"],
-            ),
-            // Summer ends on 2026-10-25: 02:30 comes twice, and the first one counts.
-            (
-                daily("02:30", BERLIN),
-                "2026-10-24T12:00Z",
-                vec!["2026-10-25 02:30+0200", "2026-10-26 02:30+0100"],
-            ),
-            (
-                daily("02:30", BERLIN),
-                "2026-10-25T01:10Z",
-                vec!["2026-10-26 02:30+0100"],
-            ),
-            // Each hour, elapsed time counts.
-            (
-                cron("0 * * * *", BERLIN),
-                "2026-10-25T00:10Z",
-                vec!["2026-10-25 02:00+0100", "2026-10-25 03:00+0100"],
-            ),
-            (
-                cron("0 * * * *", BERLIN),
-                "2026-03-29T00:10Z",
-                vec!["2026-03-29 03:00+0200", "2026-03-29 04:00+0200"],
-            ),
-            // A change of half an hour, in the other hemisphere.
-            (
-                daily("02:15", "Australia/Lord_Howe"),
-                "2026-10-03T00:00Z",
-                vec!["2026-10-04 02:45+1100", "2026-10-05 02:15+1100"],
-            ),
-            (
-                Calendar::weekly(Weekday::Monday, "06:00", BERLIN),
-                "2026-11-22T12:00Z",
-                vec!["2026-11-23 06:00+0100", "2026-11-30 06:00+0100"],
-            ),
-            (
-                Calendar::weekly(Weekday::Sunday, "00:00", "UTC"),
-                "2026-11-22T00:00Z",
-                vec!["2026-11-29 00:00+0000"],
-            ),
-            (
-                Calendar::monthly(1, "06:00", BERLIN),
-                "2026-03-02T00:00Z",
-                vec!["2026-04-01 06:00+0200", "2026-05-01 06:00+0200"],
-            ),
-            // Months without the day.
-            (
-                Calendar::monthly(31, "06:00", "UTC"),
-                "2026-01-31T06:00Z",
-                vec![
-                    "2026-02-28 06:00+0000",
-                    "2026-03-31 06:00+0000",
-                    "2026-04-30 06:00+0000",
-                ],
-            ),
-            (
-                Calendar::monthly(30, "06:00", "UTC"),
-                "2026-01-31T06:00Z",
-                vec!["2026-02-28 06:00+0000", "2026-03-30 06:00+0000"],
-            ),
-            (
-                Calendar::monthly(29, "06:00", "UTC"),
-                "2028-01-31T06:00Z",
-                vec!["2028-02-29 06:00+0000", "2028-03-29 06:00+0000"],
-            ),
-            (
-                Calendar::monthly(29, "06:00", "UTC"),
-                "2026-01-31T06:00Z",
-                vec!["2026-02-28 06:00+0000", "2026-03-29 06:00+0000"],
-            ),
-            // By a cron expression, a month without this day has no occurrence.
-            (
-                cron("0 6 31 * *", "UTC"),
-                "2026-01-31T06:00Z",
-                vec!["2026-03-31 06:00+0000", "2026-05-31 06:00+0000"],
-            ),
-            (
-                cron("0 0 29 2 *", "UTC"),
-                "2026-01-01T00:00Z",
-                vec!["2028-02-29 00:00+0000", "2032-02-29 00:00+0000"],
-            ),
-            (
-                cron("0 6,18 * * 1-5", BERLIN),
-                "2026-11-20T12:00Z",
-                vec!["2026-11-20 18:00+0100", "2026-11-23 06:00+0100"],
-            ),
-            // Zones that changed their rules: Brazil ended summer time in 2019; Samoa left out a day.
-            (
-                daily("06:00", "America/Sao_Paulo"),
-                "2018-11-03T10:00Z",
-                vec!["2018-11-04 06:00-0200"],
-            ),
-            (
-                daily("06:00", "America/Sao_Paulo"),
-                "2019-11-02T10:00Z",
-                vec!["2019-11-03 06:00-0300"],
-            ),
-            (
-                daily("06:00", "Pacific/Apia"),
-                "2011-12-29T17:00Z",
-                vec!["2011-12-31 06:00+1400", "2012-01-01 06:00+1400"],
-            ),
-        ] {
-            let schedule = schedule.expect("a schedule");
-            assert_eq!(
-                after(schedule, from, expected.len()),
-                expected,
-                "{schedule:?} after {from}"
-            );
+        let lines = OCCURRENCES.lines().map(str::trim);
+        for line in lines.filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            let [text, from, expected] = *line.split(" | ").collect::<Vec<_>>() else {
+                panic!("{line}")
+            };
+            let schedule = schedule(text).expect("a schedule");
+            let count = expected.split(", ").count();
+            assert_eq!(after(schedule, from, count).join(", "), expected, "{line}");
         }
     }
 
@@ -423,42 +351,29 @@ mod tests {
 
     #[test]
     fn a_wrong_schedule_says_what_is_wrong() {
-        for (schedule, message) in [
+        for (text, message) in [
             (
-                Calendar::daily("6 o'clock", "UTC"),
+                "daily 6o'clock UTC",
                 "is no time of day: write hours and minutes, as in `06:00`",
             ),
+            ("daily 24:00 UTC", "\"24:00\" is no time of day"),
+            ("daily 06:00:30 UTC", "is no time of day"),
             (
-                Calendar::daily("24:00", "UTC"),
-                "\"24:00\" is no time of day",
-            ),
-            (Calendar::daily("06:00:30", "UTC"), "is no time of day"),
-            (
-                Calendar::daily("06:00", "Europe/Atlantis"),
+                "daily 06:00 Europe/Atlantis",
                 "the time zone \"Europe/Atlantis\" is unknown",
             ),
-            (Calendar::daily("06:00", "CEST UTC"), "is unknown"),
-            (
-                Calendar::monthly(0, "06:00", "UTC"),
-                "write a day from 1 to 31",
-            ),
-            (
-                Calendar::monthly(32, "06:00", "UTC"),
-                "write a day from 1 to 31",
-            ),
-            (Calendar::cron("0 6 * *", "UTC"), "has 4 fields: write five"),
-            (
-                Calendar::cron("0 0 6 1 * *", "UTC"),
-                "has 6 fields: write five",
-            ),
+            ("monthly 0 06:00 UTC", "write a day from 1 to 31"),
+            ("monthly 32 06:00 UTC", "write a day from 1 to 31"),
+            ("cron 0 6 * * UTC", "has 4 fields: write five"),
+            ("cron 0 0 6 1 * * UTC", "has 6 fields: write five"),
             // The position is marked.
-            (Calendar::cron("0 25 * * *", "UTC"), "0 25 * * * UTC\n  ^ "),
+            ("cron 0 25 * * * UTC", "0 25 * * * UTC\n  ^ "),
             (
-                Calendar::cron("0 6 30 2 *", "UTC"),
+                "cron 0 6 30 2 * UTC",
                 "has no occurrence in the next four years",
             ),
         ] {
-            let error = schedule.expect_err(message);
+            let error = schedule(text).expect_err(message);
             assert_eq!(error.kind(), perennial::ErrorKind::Invalid);
             assert!(error.to_string().contains(message), "{error}");
         }
@@ -466,6 +381,7 @@ mod tests {
 
     #[test]
     fn equal_calendars_are_one() {
+        Calendar::daily("06:00", "CEST UTC").expect_err("is no zone");
         let daily = || Calendar::daily("06:00", "UTC").expect("a schedule");
         let other = Calendar::daily("06:01", "UTC").expect("a schedule");
         assert!(std::ptr::eq(daily(), daily()) && !std::ptr::eq(daily(), other));
