@@ -1,4 +1,4 @@
-//! A breadth-first search through all states of a model, for the checks of the state machines.
+//! A breadth-first search through the states of a model, for the checks of the state machines.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},

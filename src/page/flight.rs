@@ -43,7 +43,8 @@ pub(crate) struct Found<B> {
 pub(crate) enum Generated<T> {
     /// Content to store and to serve.
     Content(T),
-    /// A response that is not stored, with its tags. The service itself answers each visitor.
+    /// A response that is not stored, with its tags. Unless an old version is served, the service
+    /// itself answers each visitor.
     NotStored(Bypass, Tags),
     Failed(Failure),
 }

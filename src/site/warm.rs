@@ -74,7 +74,7 @@ impl Perennial {
     /// | `Generated`, `Collapsed` | a new version was generated |
     /// | `Stale`, `Unavailable` | another request generates the page, it is in cooldown, or the database is unavailable |
     /// | `Failed` | the generator has failed |
-    /// | `Bypass` | the response is not cached; with `NoKey`, the text may be no path |
+    /// | `Bypass` | the response is not cached; `NoKey`: perhaps the given text is no path |
     ///
     /// # Cancel safety
     ///

@@ -112,7 +112,10 @@ fn documents_name_the_limits_of_a_site() {
         (OPERATING, format!("rest of its lease, {lease} at most")),
         (
             OPERATING,
-            format!("wait {} s at most", DATABASE_PATIENCE.as_secs_f32()),
+            format!(
+                "served, after {} s at most",
+                DATABASE_PATIENCE.as_secs_f32()
+            ),
         ),
         (
             CACHED,
