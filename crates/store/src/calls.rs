@@ -261,11 +261,11 @@ calls! {
     PruneLocks "prune-locks" writes []
         { kind: LockKind, unused: Unused, after: Option<String> } -> Option<String>;
 
-    /// Stores a purge of everything (`purged_prefix:`) in the place of the next 10,000
-    /// invalidations after the epoch `after`, with their latest epoch, and removes these
-    /// invalidations. Only those count that are older than `age` and not later than `oldest`, the
-    /// smallest epoch of a stored entry, so that the purge applies to no entry. Names that begin
-    /// with `revision:` stay. Returns the place to continue; `None`: there are no more.
+    /// Removes up to 10,000 invalidations after the epoch `after`, if they are older than `age` and
+    /// not later than `oldest`, the smallest epoch of a stored entry. For processes that have not
+    /// read them, a purge of everything (`purged_prefix:`) is stored before, with the latest
+    /// removed epoch; it applies to no stored entry. Names that begin with `revision:` stay.
+    /// Returns the place to continue; `None`: there are no more.
     PruneInvalidations "prune-invalidations" writes []
         { oldest: i64, age: Duration, after: Option<i64> } -> Option<i64>;
 

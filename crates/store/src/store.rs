@@ -67,7 +67,7 @@ impl Store {
         self.0.limit
     }
 
-    /// Returns the longest wait of a request that can be answered without the database.
+    /// Returns the limit of `Builder::database_patience`.
     pub fn patience(&self) -> Duration {
         self.0.patience
     }
