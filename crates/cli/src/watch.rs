@@ -11,7 +11,7 @@ use crate::{Result, look, print};
 /// Clears a terminal and moves to its upper left corner.
 const CLEAR: &str = "\u{1b}[2J\u{1b}[H";
 
-/// Looks again and again, until ctrl-c or an error, which also ends a look at a slow database.
+/// Looks again and again, until an error or ctrl-c, which also ends a look at a slow database.
 pub(crate) async fn watch(site: &Perennial, every: Duration) -> Result {
     tokio::select! {
         biased;
