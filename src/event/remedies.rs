@@ -3,7 +3,7 @@
 use super::{Bypass, Served};
 
 impl Served {
-    /// Returns what to change if another answer was expected, as text.
+    /// Returns the remedy, as text, if another answer was expected.
     pub fn remedy(self) -> &'static str {
         match self {
             Self::Hit => {
@@ -50,7 +50,7 @@ impl Bypass {
         }
     }
 
-    /// Returns what to change if the response is to be stored, as text.
+    /// Returns the remedy, as text, if the response is to be stored.
     pub fn remedy(self) -> &'static str {
         match self {
             Self::Method => {

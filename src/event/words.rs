@@ -3,7 +3,7 @@
 use perennial_store::words;
 
 words! {
-    /// The way in which a request was answered.
+    /// The kind of answer to a request.
     pub enum Served("answer") {
         /// By a fresh stored version.
         Hit => "hit",

@@ -8,7 +8,7 @@ use crate::event::{Bypass, Served};
 
 pub(crate) const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
 
-/// The way in which a response came about.
+/// The origin of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Handling {
     /// The response was stored. `ttl`: the seconds until the version is stale; negative: the

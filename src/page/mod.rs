@@ -88,8 +88,8 @@ pub(crate) struct Pages {
     pub(crate) settings: Settings,
     /// The keys that this process regenerates, with the progress that visitors watch.
     running: Mutex<Running>,
-    /// The name of the layer in events about what [`Perennial::content`](crate::Perennial::content)
-    /// returns.
+    /// The name of the layer in events about content of
+    /// [`Perennial::content`](crate::Perennial::content).
     pub(crate) content_layer: Arc<str>,
     /// Bounds the concurrent regenerations.
     permits: Arc<Semaphore>,

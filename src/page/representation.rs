@@ -163,7 +163,7 @@ impl fmt::Debug for Representations {
     }
 }
 
-/// The headers that a hit sets, in the order in which they stand in [`Representation::hit`].
+/// The headers that a hit sets, in their order in [`Representation::hit`].
 static SET: [HeaderName; 4] = [
     header::AGE,
     CACHE_STATUS,
