@@ -305,8 +305,10 @@ mod tests {
     #[test]
     fn text_like_types_are_compressible() {
         let page = || vec![b'x'; LEAST];
-        let text = "text/html|Text/HTML; charset=utf-8|text/css|application/json|application/ld+json|image/svg+xml|application/wasm";
-        let other = "text/event-stream|image/png|image/jpeg|font/woff2|application/zip|application/octet-stream|video/mp4|";
+        let text = "text/html|Text/HTML; charset=utf-8|text/css|application/json|\
+            application/ld+json|image/svg+xml|application/wasm";
+        let other = "text/event-stream|image/png|image/jpeg|font/woff2|application/zip|\
+            application/octet-stream|video/mp4|";
         for (kinds, expected) in [(text, true), (other, false)] {
             for kind in kinds.split('|') {
                 let content = content(&[("content-type", kind)], page());

@@ -266,8 +266,10 @@ impl Pages {
         loop {
             let committed = self.read(progress).await?;
             // Rows that come again cannot be applied now: after a failure, a later sync tries again.
-            if committed.is_empty() || committed == before || self.apply(&committed).await.is_err()
-            {
+            if committed.is_empty() || committed == before {
+                return Ok(());
+            }
+            if self.apply(&committed).await.is_err() {
                 return Ok(());
             }
             before = committed;

@@ -89,8 +89,6 @@ async fn a_generator_that_began_before_the_occurrence_has_made_a_stale_version()
     assert_eq!(origin.begun(), 2);
 }
 
-on_each_database! {}
-
 #[tokio::test(start_paused = true)]
 async fn a_hit_near_the_end_of_the_interval_starts_a_regeneration_that_nobody_waits_for() {
     let database = perennial_testing::Database::new();

@@ -258,5 +258,3 @@ async fn each_variant_is_regenerated_by_its_own_request() {
     let report = site.warm(app.clone(), variants()).await;
     assert_eq!(count(&report, Served::Hit), 2);
 }
-
-on_each_database! {}

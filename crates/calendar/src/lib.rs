@@ -299,18 +299,18 @@ mod tests {
             "cron" => Calendar::cron(rest, zone),
             "weekly" => {
                 let (day, time) = day_and_time();
-                let monday = day == "Monday";
-                let day = if monday {
-                    Weekday::Monday
-                } else {
-                    Weekday::Sunday
+                let day = match day {
+                    "Monday" => Weekday::Monday,
+                    "Sunday" => Weekday::Sunday,
+                    _ => panic!("{text}"),
                 };
                 Calendar::weekly(day, time, zone)
             }
-            _ => {
+            "monthly" => {
                 let (day, time) = day_and_time();
                 Calendar::monthly(day.parse().expect("a number"), time, zone)
             }
+            _ => panic!("{text}"),
         }
     }
 

@@ -1,6 +1,6 @@
 //! `perennial claims`: the claims on the rows of a table of the application.
 
-use perennial_store::sql::statements::Side;
+use perennial_store::sql::{side_of, statements::Side};
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Row};
 
@@ -32,10 +32,10 @@ pub(crate) async fn show(
         || "0".to_owned(),
         |column| format!("coalesce(max({column}), 0)"),
     );
-    let (side, text) = match source.url()?.split(':').next() {
-        Some("mysql" | "mariadb") => (Side::MySql, "CHAR"),
-        Some("sqlite") => (Side::Sqlite, "TEXT"),
-        _ => (Side::Postgres, "TEXT"),
+    let side = side_of(source.url()?)?;
+    let text = match side {
+        Side::MySql | Side::Galera => "CHAR",
+        _ => "TEXT",
     };
     // Ages are by the database's clock.
     let now = side.write("{now}", "");

@@ -6,6 +6,7 @@ use std::io::{self, IsTerminal, Write};
 use comfy_table::{ContentArrangement, Table, presets::NOTHING};
 use perennial::entries::visible;
 pub(crate) use perennial_admin::time;
+use perennial_store::name::acts;
 use serde_json::{Value, json};
 
 use crate::{Failure, Result};
@@ -30,13 +31,21 @@ pub(crate) fn json(mut value: Value) {
     if let Some(fields) = value.as_object_mut() {
         fields.insert("schema".to_owned(), json!(SCHEMA));
     }
-    let json = format!("{value:#}");
-    // JSON itself escapes only the control characters of ASCII.
-    let escaped = json.chars().map(|it| match it {
-        _ if it.is_ascii() || *visible(&it.to_string()) == *it.to_string() => it.to_string(),
-        _ => format!("\\u{:04x}", u32::from(it)),
-    });
-    line(&escaped.collect::<String>());
+    line(&escaped(&value));
+}
+
+/// Returns JSON in which characters that a terminal acts upon are escaped.
+fn escaped(value: &Value) -> String {
+    let mut escaped = String::new();
+    for c in format!("{value:#}").chars() {
+        match c {
+            // The end of a line of the JSON itself: those in texts are escaped.
+            '\n' => escaped.push(c),
+            _ if acts(c) => escaped.push_str(&format!("\\u{:04x}", u32::from(c))),
+            _ => escaped.push(c),
+        }
+    }
+    escaped
 }
 
 /// Prints a table, as wide as the terminal.
@@ -68,5 +77,19 @@ pub(crate) fn ask(question: &str, expected: &str, instead: &str) -> Result {
     match io::stdin().read_line(&mut answer) {
         Ok(_) if answer.trim() == expected => Ok(()),
         _ => refused("not confirmed"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_has_no_character_that_a_terminal_acts_upon() {
+        let value = json!({ "key": "a\u{1b}[31m\u{7f}\u{9b}\u{202e}\u{feff}ä😀\n" });
+        let shown = escaped(&value);
+        assert!(!shown.chars().any(|c| acts(c) && c != '\n'), "{shown:?}");
+        let read: Value = serde_json::from_str(&shown).expect("is JSON");
+        assert_eq!(read, value);
     }
 }

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use perennial::Perennial;
 use perennial_admin::{self as report, Report};
+use perennial_store::sql::{side_of, statements::Side};
 use sqlx::{AnyConnection, AssertSqlSafe, query_scalar};
 
 use super::Verdict;
@@ -43,10 +44,10 @@ impl<'a> Patient<'a> {
         let since = Instant::now();
         let mut connection = source.connect().await?;
         let connected_in = since.elapsed();
-        let kind = match source.url()?.split(':').next() {
-            Some("postgres" | "postgresql") => Kind::Postgres,
-            Some("mysql" | "mariadb") => Kind::MySql,
-            _ => Kind::Sqlite,
+        let kind = match side_of(source.url()?)? {
+            Side::Sqlite => Kind::Sqlite,
+            Side::Postgres | Side::Relative => Kind::Postgres,
+            Side::MySql | Side::Galera => Kind::MySql,
         };
         // Nothing is made in a database without the tables.
         let site = match source.version_of(&mut connection).await {

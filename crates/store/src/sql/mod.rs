@@ -22,7 +22,7 @@ use self::{
     run::{Driver, Supported},
     statements::{Side, Sides},
     store::SqlStore,
-    url::{check_url, side_of},
+    url::check_url,
 };
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 use crate::timing::CONNECT_LIMIT;
@@ -32,7 +32,7 @@ use crate::{
     timing::{PREPARE_LIMIT, STATEMENT_TIMEOUT, within},
 };
 pub use connection::Connection;
-pub use url::without_password;
+pub use url::{side_of, without_password};
 
 /// The largest number of connections in Perennial's own pool.
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
