@@ -41,6 +41,7 @@ fn escaped(value: &Value) -> String {
         match c {
             // The end of a line of the JSON itself: those in texts are escaped.
             '\n' => escaped.push(c),
+            // No such character has more than four digits.
             _ if acts(c) => escaped.push_str(&format!("\\u{:04x}", u32::from(c))),
             _ => escaped.push(c),
         }

@@ -126,16 +126,14 @@ impl<T: AsRef<str>> From<&[T]> for LockName {
     }
 }
 
-/// Returns true for control characters, and for characters that change the direction of text or
-/// hide in it. All have four hexadecimal digits or fewer.
+/// Returns true for control characters, and those that change the direction of text or hide in it.
 pub fn acts(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{feff}' | '\u{200b}'..='\u{200f}')
         || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
 }
 
-/// Returns a text for people: characters that [act](acts) are written as `\u{…}`. HTML's own
-/// escapes are the caller's task.
+/// Returns a text with `\u{…}` for characters that [act](acts). HTML's escapes are the caller's task.
 pub fn visible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {

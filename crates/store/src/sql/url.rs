@@ -3,7 +3,7 @@
 use super::statements::Side;
 use crate::error::Error;
 
-/// Returns the kind of database that the URL names, if it is built in.
+/// Returns the kind of the URL's database, if it is built in.
 pub fn side_of(url: &str) -> Result<Side, Error> {
     let (side, feature, is_built_in) = match url.split(':').next().unwrap_or_default() {
         "sqlite" => (Side::Sqlite, "sqlite", cfg!(feature = "sqlite")),
