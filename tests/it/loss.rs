@@ -11,13 +11,14 @@ use std::{
 use futures_util::future::join_all;
 use perennial::{Perennial, Refresh, sql::Database};
 use perennial_store::{Backend, Call, CallFuture, Reply, error::BoxError};
+use rustix::process::Signal;
 use tokio::{sync::mpsc, task::JoinHandle, time::Instant};
 
 use crate::{
     databases::Db,
-    own_server::{Ending, OwnServer, ServerKind},
-    proxy::{Proxy, Weather},
+    server::{Kind, Server},
     support::{Crowd, HANG, Origin, get, serve, until},
+    wire::{State, Wire},
 };
 
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -35,7 +36,7 @@ on_each_server! {
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres_is_killed_or_stopped_in_the_middle_of_each_step() {
     if Db::postgres().await.is_some() {
-        lost_in_each_step(ServerKind::Postgres).await;
+        lost_in_each_step(Kind::Postgres).await;
     }
 }
 
@@ -43,7 +44,7 @@ async fn postgres_is_killed_or_stopped_in_the_middle_of_each_step() {
 #[tokio::test(flavor = "multi_thread")]
 async fn mariadb_is_killed_or_stopped_in_the_middle_of_each_step() {
     if Db::mysql().await.is_some() {
-        lost_in_each_step(ServerKind::MariaDb).await;
+        lost_in_each_step(Kind::MariaDb).await;
     }
 }
 
@@ -157,18 +158,18 @@ impl Site {
     }
 }
 
-async fn lost_in_each_step(kind: ServerKind) {
-    let mut server = OwnServer::start(kind).await;
+async fn lost_in_each_step(kind: Kind) {
+    let mut server = Server::start(kind).await.expect("starts");
     let paths = ["/idle", "/try-lock", "/generation", "/publish", "/release"];
     // The numbers of the runs continue, as visitors see the runs in order.
     let origins = paths.map(|_| Origin::default());
-    for ending in [Ending::Kill, Ending::Stop] {
+    for signal in [Signal::KILL, kind.stop()] {
         // A site for each step.
         let (url, db) = (server.url(), Db::at(&server.url()));
         let stopped = paths.into_iter().zip(&origins);
         let stopped = stopped.map(|(path, origin)| stopped_in(&url, origin, path));
         let stopped = join_all(stopped).await;
-        server.end(ending);
+        server.end(signal).await.expect("ends");
         let mut sites = Vec::new();
         for (site, visitors, go_on) in stopped {
             drop(go_on);
@@ -177,7 +178,7 @@ async fn lost_in_each_step(kind: ServerKind) {
         }
         // Time for some requests without the database.
         tokio::time::sleep(2 * INTERVAL).await;
-        server.again().await;
+        server.again().await.expect("starts");
         let back = Instant::now();
         let recovered = paths.into_iter().zip(sites);
         let recovered = recovered.map(async |(path, (site, visitors))| {
@@ -185,12 +186,12 @@ async fn lost_in_each_step(kind: ServerKind) {
             let took = back.elapsed();
             assert!(
                 took < LEASE + INTERVAL + SLACK,
-                "{path} {ending:?}: {took:?}"
+                "{path} {signal:?}: {took:?}"
             );
             // A second round shows that nothing is stuck.
             site.regrows(&db, path).await;
             let ended = visitors.is_finished();
-            assert!(!ended, "{path} {ending:?}: {:?}", visitors.await);
+            assert!(!ended, "{path} {signal:?}: {:?}", visitors.await);
             visitors.abort();
         });
         join_all(recovered).await;
@@ -229,19 +230,19 @@ async fn a_publish_is_made_good_whichever_reply_is_lost(db: Db) {
     // A publish has more than one exchange, and any of them may be lost.
     let lost = (0..6).map(async |after| {
         let path: &'static str = ["/0", "/1", "/2", "/3", "/4", "/5"][after];
-        let proxy = Proxy::before(db.url()).await;
-        let site = Site::open(Origin::default(), &proxy.url(db.url()), policy(10 * LEASE)).await;
+        let wire = Wire::before(db.url()).await;
+        let site = Site::open(Origin::default(), &wire.url(db.url()), policy(10 * LEASE)).await;
         assert_eq!(get(site.address, path).await.run(), 1);
         let visitors = site.visitors(path);
         let mut reached = site.stop_at("publish");
         let reached = tokio::time::timeout(HANG, reached.recv()).await;
         let go_on = reached.expect("is reached").expect("is told");
-        proxy.weather(Weather::RepliesLost { after });
+        wire.set(State::RepliesLost { after });
         let mut again = site.stop_at("publish");
         drop(go_on);
         // No second publish comes if no reply was lost.
         let again = tokio::time::timeout(STATEMENT, again.recv()).await;
-        proxy.weather(Weather::Fair);
+        wire.set(State::Open);
         drop(again);
         let lock = format!(
             "SELECT count(*) FROM perennial_lock WHERE kind = 'page' AND name = '{path}' AND owner IS NULL"
@@ -257,33 +258,33 @@ async fn a_publish_is_made_good_whichever_reply_is_lost(db: Db) {
 }
 
 async fn no_visitor_of_a_warm_page_waits_for_the_network(db: Db) {
-    let weathers = [
-        (Weather::Slow(Duration::from_secs(1)), "/slow", "/slow/cold"),
-        (Weather::RepliesLost { after: 0 }, "/lost", "/lost/cold"),
-        (Weather::Reset, "/reset", "/reset/cold"),
-        (Weather::Blackout, "/dark", "/dark/cold"),
+    let states = [
+        (State::Slow(Duration::from_secs(1)), "/slow", "/slow/cold"),
+        (State::RepliesLost { after: 0 }, "/lost", "/lost/cold"),
+        (State::Reset, "/reset", "/reset/cold"),
+        (State::Silent, "/silent", "/silent/cold"),
     ];
-    let passed = weathers.map(async |(weather, path, cold)| {
-        let proxy = Proxy::before(db.url()).await;
-        let site = Site::open(Origin::default(), &proxy.url(db.url()), policy(LEASE)).await;
+    let passed = states.map(async |(state, path, cold)| {
+        let wire = Wire::before(db.url()).await;
+        let site = Site::open(Origin::default(), &wire.url(db.url()), policy(LEASE)).await;
         get(site.address, path).await;
         let visitors = site.visitors(path);
-        proxy.weather(weather);
+        wire.set(state);
         // Some intervals.
         tokio::time::sleep(3 * INTERVAL).await;
         let asked = Instant::now();
         let first = Crowd::visit(20, &[site.address], cold).rest().await;
-        assert!(first.iter().all(|reply| reply.status == 200), "{weather:?}");
+        assert!(first.iter().all(|reply| reply.status == 200), "{state:?}");
         // The process syncs, tries and publishes.
         let took = asked.elapsed();
-        assert!(took < 3 * STATEMENT + SLACK, "{weather:?}: {took:?}");
-        proxy.weather(Weather::Fair);
+        assert!(took < 3 * STATEMENT + SLACK, "{state:?}: {took:?}");
+        wire.set(State::Open);
         let fair = Instant::now();
         site.regrows(&db, path).await;
         site.regrows(&db, cold).await;
         let took = fair.elapsed();
-        assert!(took < LEASE + INTERVAL + SLACK, "{weather:?}: {took:?}");
-        assert!(!visitors.is_finished(), "{weather:?}: {:?}", visitors.await);
+        assert!(took < LEASE + INTERVAL + SLACK, "{state:?}: {took:?}");
+        assert!(!visitors.is_finished(), "{state:?}: {:?}", visitors.await);
         visitors.abort();
     });
     join_all(passed).await;

@@ -217,8 +217,8 @@ mod network {
     use perennial_store::TryLock;
 
     use super::*;
-    use crate::proxy::{Proxy, Weather};
     use crate::support::is_database;
+    use crate::wire::{State, Wire};
 
     on_each_server! {
         try_whose_connection_breaks_is_said_to_be_sent_twice
@@ -252,17 +252,17 @@ mod network {
     /// The server carries the first sending out, and its reply is cut. The second sending gets the
     /// fence.
     async fn try_whose_connection_breaks_is_said_to_be_sent_twice(db: Db) {
-        let proxy = Proxy::before(db.url()).await;
-        let (database, at_rest) = one_connection(&proxy.url(db.url())).await;
+        let wire = Wire::before(db.url()).await;
+        let (database, at_rest) = one_connection(&wire.url(db.url())).await;
         let store = database.store("perennial_").await.expect("prepares");
         let tried = store.ask(TryLock::new("other", "me", LEASE, None)).await;
         assert!(!tried.expect("answers").resent);
         until("the connection is at rest", async || at_rest()).await;
-        proxy.weather(Weather::Reset);
-        let cut = until("a reply is cut", async || proxy.replied() > 0);
+        wire.set(State::Reset);
+        let cut = until("a reply is cut", async || wire.replied() > 0);
         let cut = async {
             cut.await;
-            proxy.weather(Weather::Fair);
+            wire.set(State::Open);
         };
         let tried = store.ask(TryLock::new("a", "me", LEASE, None));
         let (tried, ()) = tokio::join!(tried, cut);
@@ -275,8 +275,8 @@ mod network {
             .await;
         db.execute("INSERT INTO job VALUES (1, NULL), (2, NULL)")
             .await;
-        let proxy = Proxy::before(db.url()).await;
-        let (database, at_rest) = one_connection(&proxy.url(db.url())).await;
+        let wire = Wire::before(db.url()).await;
+        let (database, at_rest) = one_connection(&wire.url(db.url())).await;
         let jobs = Claims::with_pool(database, "job");
         let claim = jobs.claim(1).await.expect("answers");
         claim.release().await.expect("answers");
@@ -286,13 +286,13 @@ mod network {
             db.int(&rows).await
         };
         until("the connection is at rest", async || at_rest()).await;
-        proxy.hold();
+        wire.hold();
         let error = jobs.claim(1).await.expect_err("is held up");
         assert!(is_database(&error), "{error}");
-        assert!(proxy.is_holding());
+        assert!(wire.is_holding());
         // The first release is over by then.
         sleep(3 * SECOND).await;
-        proxy.let_go();
+        wire.let_go();
         until("the claim arrives", async || claimed(true).await == Some(1)).await;
         until("the row is released", async || {
             claimed(false).await == Some(2)

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | the engine | virtual time, a store in memory | `paused.rs` and its users |
 //! | a statement, a driver, a pool | each database | `store.rs` (the contract) and the tests in `on_each_database!` |
-//! | the network, a server that ends | a proxy, a server of the test's own | `loss.rs`, `servers.rs`, `lost_replies.rs` |
+//! | the network, a server that ends | `wire.rs` and `server.rs` of tests/servers | `loss.rs`, `servers.rs`, `lost_replies.rs` |
 //! | processes | processes of this program, and Python's | `herd.rs`, `truth.rs`, `foreign.rs` |
 //! | signals, programs | processes of the examples | `examples/tests`, `examples/bookshop/tests` |
 //!
@@ -54,22 +54,22 @@ mod middleware;
 mod mode;
 mod named_locks;
 mod once;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-mod own_server;
 mod own_writes;
 mod parts;
 mod patience;
 mod paused;
 mod personal;
 mod poison;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
-mod proxy;
 mod regeneration;
 mod rfc9111;
 mod routing;
 #[cfg(feature = "postgres")]
 mod rows;
 mod safety;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+#[allow(dead_code, reason = "tests/servers uses it, too")]
+#[path = "../servers/src/server.rs"]
+mod server;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod servers;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
@@ -84,5 +84,8 @@ mod transaction;
 mod truth;
 mod value;
 mod warm;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+#[path = "../servers/src/wire.rs"]
+mod wire;
 mod words;
 mod wrong_uses;

@@ -15,10 +15,10 @@ use tokio::{task::JoinSet, time::Instant};
 
 use crate::{
     databases::Db,
-    own_server::{Ending, OwnServer, ServerKind},
-    proxy::Proxy,
+    server::{Kind, Server},
     store::{ask, content, entry, lock, open, publish},
     support::{HANG, Origin, every, get, patient, serve, until},
+    wire::Wire,
 };
 
 const LEASE: Duration = Duration::from_secs(60);
@@ -234,8 +234,8 @@ async fn a_role_that_may_not_make_tables_is_told_what_to_do(db: Db) {
 }
 
 async fn a_refresh_is_three_round_trips_and_a_contended_try_is_one(db: Db) {
-    let proxy = Proxy::before(db.url()).await;
-    let site = patient().open(&proxy.url(db.url())).await.expect("opens");
+    let wire = Wire::before(db.url()).await;
+    let site = patient().open(&wire.url(db.url())).await.expect("opens");
     let origin = Origin::default();
     let policy = every(Duration::from_millis(1));
     let refresh = async |site: &Perennial| {
@@ -250,7 +250,7 @@ async fn a_refresh_is_three_round_trips_and_a_contended_try_is_one(db: Db) {
     // The first refreshes also connect and prepare.
     for _ in 0..20 {
         tokio::time::sleep(Duration::from_millis(5)).await;
-        let (asked, begun) = (proxy.asked(), origin.begun());
+        let (asked, begun) = (wire.asked(), origin.begun());
         // During the end of the regeneration before, a visitor gets the former version.
         until("it is made", async || {
             refresh(&site).await;
@@ -261,7 +261,7 @@ async fn a_refresh_is_three_round_trips_and_a_contended_try_is_one(db: Db) {
             db.int(free).await == Some(1)
         })
         .await;
-        least = least.min(proxy.asked() - asked);
+        least = least.min(wire.asked() - asked);
     }
     assert_eq!(least, 3, "try, publish, release");
 
@@ -270,9 +270,9 @@ async fn a_refresh_is_three_round_trips_and_a_contended_try_is_one(db: Db) {
     let locks = site.locks();
     let mut least = usize::MAX;
     for _ in 0..20 {
-        let asked = proxy.asked();
+        let asked = wire.asked();
         assert!(locks.try_lock("a").await.expect("answers").is_none());
-        least = least.min(proxy.asked() - asked);
+        least = least.min(wire.asked() - asked);
     }
     assert_eq!(least, 1);
 }
@@ -346,7 +346,7 @@ async fn a_connection_to_a_mariadb_that_may_only_be_read_is_not_kept() {
     if Db::mysql().await.is_none() {
         return;
     }
-    let server = OwnServer::start(ServerKind::MariaDb).await;
+    let server = Server::start(Kind::MariaDb).await.expect("starts");
     let db = Db::at(&server.url());
     drop(db.site().await);
     // A role that has the rights of a site, on a server without writes.
@@ -372,9 +372,9 @@ async fn a_connection_to_a_mariadb_that_may_only_be_read_is_not_kept() {
     assert!(locks.try_lock("b").await.expect("answers").is_some());
 }
 
-async fn opened_before_its_server(kind: ServerKind) {
-    let mut server = OwnServer::start(kind).await;
-    server.end(Ending::Stop);
+async fn opened_before_its_server(kind: Kind) {
+    let mut server = Server::start(kind).await.expect("starts");
+    server.end(kind.stop()).await.expect("ends");
     let error = Perennial::open(&server.url()).await.expect_err("is away");
     assert!(
         error.to_string().contains("`Builder::connect_lazily`"),
@@ -389,7 +389,7 @@ async fn opened_before_its_server(kind: ServerKind) {
     assert_eq!(get(address, "/").await.run(), 1);
     site.locks().try_lock("a").await.expect_err("is away");
 
-    server.again().await;
+    server.again().await.expect("starts");
     let db = Db::at(&server.url());
     let tables =
         "SELECT count(*) FROM information_schema.tables WHERE table_name = 'perennial_entry'";
@@ -405,7 +405,7 @@ async fn opened_before_its_server(kind: ServerKind) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_site_opens_before_its_postgres() {
     if Db::postgres().await.is_some() {
-        opened_before_its_server(ServerKind::Postgres).await;
+        opened_before_its_server(Kind::Postgres).await;
     }
 }
 
@@ -413,6 +413,6 @@ async fn a_site_opens_before_its_postgres() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_site_opens_before_its_mariadb() {
     if Db::mysql().await.is_some() {
-        opened_before_its_server(ServerKind::MariaDb).await;
+        opened_before_its_server(Kind::MariaDb).await;
     }
 }

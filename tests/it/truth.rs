@@ -5,7 +5,7 @@
 //! its generator has read. The test takes all times itself, around each call, and judges only what
 //! is certain: on a slow machine the judge is milder, and never wrong.
 //!
-//! The trial (`tests/trial`) has processes, too, and judges them under faults of their database. Its
+//! The trial (`tests/servers`) has processes, too, and judges them under faults of their database. Its
 //! numbers say in which order pages were generated, and have no data behind them.
 
 use std::{

@@ -171,31 +171,34 @@ mod servers {
     use std::time::Instant;
 
     use super::*;
+    use crate::{clock::Clock, support::Folder};
 
     on_each_server! {
         processes_whose_clocks_differ_behave_alike
     }
 
     async fn processes_whose_clocks_differ_behave_alike(db: Db) {
-        let Some(library) = faketime() else {
-            return;
-        };
         const INTERVAL: Duration = Duration::from_secs(6);
+        const HOUR: i64 = 3600;
+        let folder = Folder::new();
         let origin = Origin::default();
         let address = origin.serve().await;
-        let gateways = ["-1h", "+0", "+1h"].map(|clock| {
-            let environment = [
-                ("LD_PRELOAD", &*library),
-                ("FAKETIME", clock),
-                ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
-            ];
-            Gateway::start_with(
-                address,
-                db.url(),
-                "--every 6s --lease 5s --in-background",
-                &environment,
-            )
-        });
+        let mut gateways = Vec::new();
+        for ahead in [-HOUR, 0, HOUR] {
+            let file = folder.path().join(ahead.to_string());
+            let Some(clock) = Clock::new(&file).expect("is set") else {
+                assert!(
+                    std::env::var_os("PERENNIAL_TEST_ALL").is_none(),
+                    "libfaketime is not installed, and nothing may be skipped"
+                );
+                eprintln!("SKIPPED: libfaketime is not installed; scripts/test sees to it");
+                return;
+            };
+            clock.set(ahead).expect("is set");
+            let options = "--every 6s --lease 5s --in-background";
+            let gateway = Gateway::start_with(address, db.url(), options, &clock.variables());
+            gateways.push(gateway);
+        }
         let visit_all = async || {
             let mut runs = Vec::new();
             for gateway in &gateways {
@@ -220,25 +223,5 @@ mod servers {
         }
         assert_eq!(origin.begun(), 3);
         origin.let_go();
-    }
-
-    /// The library that gives a process another clock.
-    fn faketime() -> Option<String> {
-        let folders = std::fs::read_dir("/usr/lib").expect("a system");
-        let mut libraries = folders.map(|folder| {
-            folder
-                .expect("is there")
-                .path()
-                .join("faketime/libfaketimeMT.so.1")
-        });
-        let found = libraries.find(|library| library.exists());
-        if found.is_none() {
-            assert!(
-                std::env::var_os("PERENNIAL_TEST_ALL").is_none(),
-                "libfaketime is not installed, and nothing may be skipped"
-            );
-            eprintln!("SKIPPED: libfaketime is not installed; scripts/test sees to it");
-        }
-        found.map(|library| library.display().to_string())
     }
 }

@@ -27,12 +27,12 @@ impl Program {
         name: &str,
         database: &str,
         options: impl Iterator<Item = String>,
-        environment: &[(&str, &str)],
+        environment: &[(&str, String)],
     ) -> Self {
         let mut child = Command::new(example(name))
             .args(["--listen", "127.0.0.1:0", "--database", database])
             .args(options)
-            .envs(environment.iter().copied())
+            .envs(environment.iter().map(|(name, value)| (name, value)))
             .stdout(Stdio::piped())
             .spawn()
             .expect("starts");
@@ -81,7 +81,7 @@ impl Gateway {
         origin: SocketAddr,
         database: &str,
         options: &str,
-        environment: &[(&str, &str)],
+        environment: &[(&str, String)],
     ) -> Program {
         let origin = ["--origin".to_owned(), format!("http://{origin}")];
         let options = options.split_whitespace().map(str::to_owned);

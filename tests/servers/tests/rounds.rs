@@ -14,7 +14,7 @@ fn rounds_find_no_breach_on_one_server() {
             eprintln!("SKIPPED: {variable} is not set; scripts/test starts a server");
             continue;
         };
-        let mut command = Command::new(env!("CARGO_BIN_EXE_perennial-trial"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_perennial-servers"));
         let output = command.args(["rounds", &url, "--rounds", "2"]).output();
         let output = output.expect("runs");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -4,20 +4,17 @@
 mod disk;
 mod disturb;
 mod sample;
-mod server;
-mod wire;
 
 use std::{
     collections::BTreeMap,
-    fs::{self, Permissions},
-    os::unix::fs::PermissionsExt,
+    fs,
     path::PathBuf,
     time::{Duration, Instant},
 };
 
 use clap::Args;
 use perennial::Perennial;
-use tempfile::TempDir;
+use rustix::process::Signal;
 use tokio::time::sleep;
 
 use crate::{
@@ -28,12 +25,12 @@ use crate::{
     process::{Process, Settings},
     record::{self, Recorder},
     report,
+    server::{Kind, Server, shared_folder},
+    wire::Wire,
 };
 use disk::Disk;
 use disturb::Site;
 use sample::Samples;
-use server::{Kind, Server};
-use wire::Wire;
 
 /// Processes of each site.
 const PROCESSES: usize = 2;
@@ -66,9 +63,11 @@ pub(crate) async fn run(options: Options) -> Result<bool> {
     if options.disks.is_none() {
         println!("without full and slow disks: only root can mount them");
     }
-    let soaks = Kind::ALL.map(|kind| soak(&options, kind, seed));
-    let [sqlite, postgres, mariadb] = soaks;
-    let (sqlite, postgres, mariadb) = tokio::join!(sqlite, postgres, mariadb);
+    let (sqlite, postgres, mariadb) = tokio::join!(
+        soak(&options, Kind::Sqlite, seed),
+        soak(&options, Kind::Postgres, seed),
+        soak(&options, Kind::MariaDb, seed),
+    );
     let (mut samples, mut sound) = (Samples::default(), true);
     for soaked in [sqlite, postgres, mariadb] {
         let (kind, load, sampled, done) = soaked?;
@@ -98,35 +97,44 @@ async fn soak(options: &Options, kind: Kind, seed: u64) -> Result<Soaked> {
             format!("{folder} has the record of another soak: name an empty folder").into(),
         );
     }
-    // The server's user may read its clock in here, and write to its data.
-    let work = TempDir::new()?;
-    fs::set_permissions(work.path(), Permissions::from_mode(0o755))?;
+    // The server's user reads its clock in here, and writes to its data.
+    let work = shared_folder()?;
     let disks = options.disks.as_ref();
     let disk = disks.map(|disks| Disk::at(disks.join(kind.name())));
     let data = disk.as_ref().map_or(work.path(), Disk::folder).join("data");
     fs::create_dir(&data)?;
-    let clock = |name: &str| Clock::new(work.path().join(name));
+    let clock = |name: &str| Clock::new(&work.path().join(name));
     let server_clock = clock("server")?;
-    let server = Server::start(kind, &data, &folder, server_clock.clone()).await?;
+    let settings: &[_] = match kind {
+        // Its write-ahead log is not to fill a small disk.
+        Kind::Postgres => &["-c", "max_wal_size=128MB"],
+        Kind::Sqlite | Kind::MariaDb => &[],
+    };
+    let environment = server_clock.as_ref().map(Clock::text).unwrap_or_default();
+    let log = folder.join("server.txt");
+    let server = Server::start_in(kind, &data, log, settings, environment).await?;
     let recorder = Recorder::to(&folder.join("soak.facts"))?;
     let bank = bank::open(recorder.clone()).await?;
     let (mut processes, mut wires, mut clocks) = (Vec::new(), Vec::new(), Vec::new());
     for number in 0..PROCESSES {
-        let wire = Wire::to(server.port).await?;
         let name = format!("{}-{number}", kind.name());
-        // A database without a server has the clocks of its processes, which must be one.
-        let clock = match kind {
-            Kind::Sqlite => server_clock.clone(),
-            _ => clock(&name)?,
+        let (database, clock) = match kind {
+            // A database without a server has the clocks of its processes, which must be one.
+            Kind::Sqlite => (server.url(), server_clock.clone()),
+            Kind::Postgres | Kind::MariaDb => {
+                let wire = Wire::before(&server.url()).await;
+                let database = wire.url(&server.url());
+                wires.push(wire);
+                (database, clock(&name)?)
+            }
         };
         let settings = Settings {
-            database: server.url_at(wire.address.port()),
+            database,
             bank,
             folder: folder.clone(),
             clock: clock.clone(),
         };
         processes.push(Process::start(&settings, name, number > 0).await?);
-        wires.push(wire);
         clocks.extend(clock);
     }
     let fronts = processes.iter().map(|process| process.front.clone());
@@ -140,7 +148,6 @@ async fn soak(options: &Options, kind: Kind, seed: u64) -> Result<Soaked> {
         done: BTreeMap::new(),
         revision: 1,
         handle: Perennial::open(&server.url()).await?,
-        kind,
         server,
         server_clock,
         behind: 0,
@@ -160,6 +167,6 @@ async fn soak(options: &Options, kind: Kind, seed: u64) -> Result<Soaked> {
     for process in site.processes {
         process.kill().await?;
     }
-    site.server.kill().await?;
+    site.server.end(Signal::KILL).await?;
     Ok((kind, load, site.samples, site.done))
 }

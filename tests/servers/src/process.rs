@@ -11,14 +11,19 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use tokio::{
     net::TcpStream,
     process::{Child, Command},
     time::sleep,
 };
 
-use crate::{Result, clock::Clock, record::append};
+use crate::{
+    Result,
+    clock::Clock,
+    record::append,
+    server::{free_port, send},
+};
 
 /// A process of the site, as visitors know it.
 #[derive(Clone)]
@@ -110,13 +115,6 @@ impl Process {
     }
 }
 
-/// Sends a signal to a child that has not been waited for.
-pub(crate) fn send(child: &Child, signal: Signal) -> Result {
-    let id = child.id().and_then(|id| i32::try_from(id).ok());
-    let id = id.and_then(Pid::from_raw).ok_or("the process has ended")?;
-    Ok(kill_process(id, signal)?)
-}
-
 fn spawn(settings: &Settings, front: &Front, in_background: bool, revision: &str) -> Result<Child> {
     front.starts.fetch_add(1, SeqCst);
     let file = |kind: &str| settings.folder.join(format!("{}.{kind}", front.name));
@@ -136,12 +134,4 @@ fn spawn(settings: &Settings, front: &Front, in_background: bool, revision: &str
         command.envs(clock.variables());
     }
     Ok(command.spawn()?)
-}
-
-/// Returns a port outside of the system's range for clients: while its server is away, no other
-/// process gets the port.
-pub(crate) fn free_port() -> Result<u16> {
-    let mut ports = std::iter::repeat_with(|| fastrand::u16(20_000..30_000)).take(1000);
-    let is_free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
-    Ok(ports.find(is_free).ok_or("there is no free port")?)
 }

@@ -9,17 +9,14 @@ use perennial::Perennial;
 use rustix::process::Signal;
 use tokio::time::{sleep, timeout};
 
-use super::{
-    disk::Disk,
-    sample::Samples,
-    server::{Kind, Server},
-    wire::{State, Wire},
-};
+use super::{disk::Disk, sample::Samples};
 use crate::{
     Result,
     clock::Clock,
     load::{WARM, popular},
     process::Process,
+    server::{Kind, Server},
+    wire::{State, Wire},
 };
 
 /// The time between two disturbances, in milliseconds.
@@ -111,7 +108,6 @@ pub(super) struct Site {
     pub(super) revision: u64,
     /// The soak's own view of the site.
     pub(super) handle: Perennial,
-    pub(super) kind: Kind,
     pub(super) server: Server,
     /// `None`: libfaketime is not installed.
     pub(super) server_clock: Option<Clock>,
@@ -139,7 +135,7 @@ impl Site {
     }
 
     fn may_be(&self, what: What) -> bool {
-        let has_server = self.kind != Kind::Sqlite;
+        let has_server = self.server.kind != Kind::Sqlite;
         match what {
             What::ServerKilled | What::ServerStopped | What::NetworkCut | What::NetworkSilent => {
                 has_server
@@ -176,7 +172,7 @@ impl Site {
                 }
             }
             What::ServerKilled => {
-                self.server.kill().await?;
+                self.server.end(Signal::KILL).await?;
                 self.rests_at_most(AWAY).await;
                 self.server.again().await?;
             }
@@ -193,7 +189,8 @@ impl Site {
                 if let Some(disk) = &self.disk {
                     disk.empties()?;
                 }
-                self.server.again_if_ended().await?;
+                // Some servers end on a full disk.
+                self.server.again().await?;
             }
             What::DiskSlow => {
                 let time = Duration::from_millis(self.random.u64(0..AWAY));
@@ -239,11 +236,11 @@ impl Site {
             false => process..process + 1,
         };
         for wire in &self.wires[wires] {
-            wire.is(state);
+            wire.set(state);
         }
         self.rests_at_most(at_most).await;
         for wire in &self.wires {
-            wire.is(State::Open);
+            wire.set(State::Open);
         }
     }
 

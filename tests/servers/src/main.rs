@@ -11,9 +11,13 @@ mod record;
 mod report;
 mod rounds;
 mod serve;
+#[allow(dead_code, reason = "tests/it uses the rest")]
+mod server;
 mod soak;
 mod trial;
 mod watch;
+#[allow(dead_code, reason = "tests/it uses the rest")]
+mod wire;
 
 use std::{path::PathBuf, process::ExitCode};
 

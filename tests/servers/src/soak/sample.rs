@@ -1,11 +1,20 @@
 //! Memory, threads, file descriptors and rows over time.
 
-use std::{collections::BTreeMap, fmt::Write, fs, time::Instant};
+use std::{
+    collections::BTreeMap,
+    fmt::Write,
+    fs,
+    time::{Duration, Instant},
+};
 
 use comfy_table::{Table, presets::ASCII_MARKDOWN};
+use sqlx::{AnyConnection, Connection};
+use tokio::time::timeout;
 
-use super::server::Server;
-use crate::process::Process;
+use crate::{
+    process::Process,
+    server::{Kind, Server},
+};
 
 /// A figure that is sampled, with its unit.
 const FIGURES: [(&str, &str); 6] = [
@@ -60,7 +69,7 @@ impl Samples {
                 self.note(figure, format!("{} {number}", self.name), value);
             }
         }
-        let counts = server.counts().await.unwrap_or_default();
+        let counts = counts(server).await.unwrap_or_default();
         for (figure, rows) in (3..5).zip(&counts) {
             self.note(figure, self.name.clone(), *rows as f64);
         }
@@ -167,4 +176,34 @@ fn of_process(id: u32) -> Option<[f64; 3]> {
     };
     let files = fs::read_dir(format!("/proc/{id}/fd")).ok()?.count();
     Some([field("VmRSS:")? / 1024.0, field("Threads:")?, files as f64])
+}
+
+/// Returns the numbers of entries, of locks, and of statements since the server's start, which
+/// SQLite does not count. `None`: the server does not answer.
+async fn counts(server: &Server) -> Option<Vec<i64>> {
+    let url = server.url();
+    let statements = match server.kind {
+        Kind::Sqlite => None,
+        Kind::Postgres => Some(
+            "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = 'postgres'",
+        ),
+        Kind::MariaDb => Some(
+            "SELECT CAST(variable_value AS SIGNED) FROM information_schema.global_status \
+             WHERE variable_name = 'QUESTIONS'",
+        ),
+    };
+    let rows = [
+        "SELECT count(*) FROM perennial_entry",
+        "SELECT count(*) FROM perennial_lock",
+    ];
+    let count = async {
+        let mut connection = AnyConnection::connect(&url).await?;
+        let mut counts = Vec::new();
+        for sql in rows.into_iter().chain(statements) {
+            counts.push(sqlx::query_scalar(sql).fetch_one(&mut connection).await?);
+        }
+        connection.close().await?;
+        Ok::<_, sqlx::Error>(counts)
+    };
+    timeout(Duration::from_secs(1), count).await.ok()?.ok()
 }
