@@ -141,7 +141,7 @@ impl<M: Model> fmt::Debug for Violation<M> {
     }
 }
 
-const HASH: FixedState = FixedState::with_seed(0);
+pub(crate) const HASH: FixedState = FixedState::with_seed(0);
 
 /// The parent of the first state, which has none.
 const START: u32 = u32::MAX;

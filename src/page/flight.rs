@@ -122,6 +122,7 @@ pub(crate) struct Ended {
 }
 
 #[derive(Clone, Debug)]
+#[cfg_attr(test, derive(Hash))]
 enum Phase<B> {
     /// Not begun, or over.
     Idle,

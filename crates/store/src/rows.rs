@@ -107,7 +107,7 @@ impl Counted {
 pub const ROW: u64 = 2 << 10;
 
 /// The state of a lock in a [`Probed`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LockState {
     pub fence: i64,
     /// The lock has an owner; without one it is free or in cooldown.

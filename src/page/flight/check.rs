@@ -4,8 +4,6 @@
 //! `PERENNIAL_TEST_STATES`: that number, or `full`.
 
 mod action;
-mod code;
-mod code_run;
 mod content;
 mod database;
 mod exact;
@@ -13,12 +11,12 @@ mod laws;
 mod model;
 mod mutants;
 mod names;
+mod normal;
 mod process;
 mod regenerate;
 mod setup;
 mod show;
 mod synced;
-mod times;
 mod visit;
 mod world;
 

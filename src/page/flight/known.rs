@@ -215,6 +215,7 @@ impl<B> Version<B> {
 
 /// Everything that a process knows of a key between two regenerations. Cheap to clone.
 #[derive(Clone, Debug)]
+#[cfg_attr(test, derive(Hash))]
 pub(crate) enum Known<B> {
     /// A version, servable or not.
     Version(Arc<Version<B>>),
@@ -240,7 +241,7 @@ pub(crate) enum Known<B> {
 
 /// Another process's lease on a key. While the lease lasts, this process asks the store nothing
 /// about the key, and learns of the end by the sync.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct HeldElsewhere {
     /// The fence of the newest stored version that this process knows.
     pub(crate) known: i64,
@@ -260,6 +261,7 @@ impl HeldElsewhere {
 
 /// The answer to a visitor.
 #[derive(Clone, Debug)]
+#[cfg_attr(test, derive(Hash))]
 pub(crate) enum Answer<B> {
     Version(Arc<Version<B>>),
     /// The service itself answers the request, for the reason given.

@@ -7,6 +7,7 @@ use crate::{clock::Tick, event::Bypass};
 
 /// The progress of a regeneration, for the waiting visitors.
 #[derive(Clone, Debug)]
+#[cfg_attr(test, derive(Hash))]
 pub(crate) enum Shown<B> {
     /// The process asks the store for a version.
     Looking,

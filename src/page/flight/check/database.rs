@@ -10,6 +10,7 @@ use crate::{
     clock::Tick,
     page::flight::check::{
         content::{Marks, Text},
+        normal::{Part, past},
         setup::{LEASE, Mutant, NOW, OLDEST, SECOND},
     },
     search::Broken,
@@ -21,7 +22,7 @@ const SET_BACK: Duration = Duration::from_secs(5);
 /// The expiry of a lock that was released without a cooldown.
 pub(super) const FREE: Tick = Tick(i64::MIN);
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct Database {
     pub(super) lock: Lock,
     pub(super) entry: Option<Entry>,
@@ -35,7 +36,7 @@ pub(super) struct Database {
     pub(super) begun: u8,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct Lock {
     pub(super) fence: i64,
     /// 0: none.
@@ -45,20 +46,20 @@ pub(super) struct Lock {
     pub(super) failures: u32,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct Entry {
     pub(super) fence: i64,
     pub(super) made: Tick,
     pub(super) text: Text,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Row {
     pub(super) owner: u32,
     pub(super) fence: i64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Statement {
     Learn { is_new: bool },
     Probe { known: i64 },
@@ -69,7 +70,7 @@ pub(super) enum Statement {
     Release { row: Row, cooldown: Duration },
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 pub(super) enum Reply {
     Learned(Marks),
     Probed {
@@ -82,7 +83,7 @@ pub(super) enum Reply {
 }
 
 /// An entry in the answer to a probe.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct Stored {
     pub(super) fence: i64,
     pub(super) age: Duration,
@@ -305,27 +306,20 @@ impl Database {
 
     /// Lets a second go by.
     pub(super) fn tick(&mut self) {
-        self.change_times(|time| time.0.saturating_sub(SECOND));
+        self.parts(&mut past);
     }
 
     /// Sets the clock back by ten seconds.
     pub(super) fn set_back(&mut self) {
         let is_cooling = self.cooling > NOW;
-        self.change_times(|time| match time {
-            FREE => FREE.0,
-            time => time.0.max(OLDEST) + 10 * SECOND,
+        self.parts(&mut |part| match part {
+            Part::Time(time) | Part::Until(time) | Part::End(time) if *time != FREE => {
+                time.0 = time.0.max(OLDEST) + 10 * SECOND;
+            }
+            _ => {}
         });
         if !is_cooling {
             self.cooling = NOW;
-        }
-    }
-
-    fn change_times(&mut self, change: impl Fn(Tick) -> i64) {
-        let lock = &mut self.lock;
-        let times = [&mut lock.acquired, &mut lock.expires, &mut self.cooling];
-        let made = self.entry.as_mut().map(|entry| &mut entry.made);
-        for time in times.into_iter().chain(made) {
-            time.0 = change(*time);
         }
     }
 }

@@ -10,13 +10,14 @@ use crate::{
         check::{
             content::{ModelList, Read, Text},
             database::{Database, Reply, Row, Statement},
-            setup::{Mutant, NOW, POLICY, SECOND, Setup},
+            normal::past,
+            setup::{Mutant, NOW, POLICY, Setup},
         },
     },
     search::Broken,
 };
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct Process {
     pub(super) number: usize,
     pub(super) known: ModelList,
@@ -42,13 +43,13 @@ pub(super) struct Process {
     pub(super) suspended: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Sleep {
     Paused,
     Suspended,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct Waiting {
     pub(super) visitor: Visitor,
     /// The visitor begins anew when the regeneration is over.
@@ -58,7 +59,7 @@ pub(super) struct Waiting {
 }
 
 /// A regeneration.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct Run {
     pub(super) state: Flight<Read>,
     pub(super) progress: Shown<Read>,
@@ -71,7 +72,7 @@ pub(super) struct Run {
     pub(super) is_away: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 pub(super) enum Doing {
     Nothing,
     Statement {
@@ -82,7 +83,7 @@ pub(super) enum Doing {
     Generating(Text),
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct Lease {
     pub(super) row: Row,
     pub(super) until: Tick,
@@ -319,8 +320,7 @@ impl Process {
 
     /// Advances the clock of this process by a second.
     pub(super) fn tick(&mut self) {
-        let past = |time: &mut Tick| time.0 = time.0.saturating_sub(SECOND);
-        self.times(past);
+        self.parts(&mut past);
     }
 }
 

@@ -7,9 +7,9 @@ use crate::{
         Phase,
         check::{
             action::Action,
-            code::code,
             content::Marks,
             database::{Database, Reply, Statement},
+            normal::normal,
             process::{Around, Doing, Process, Sleep},
             setup::{FAULTS, Fault, LEASE, Mutant, NOW, Setup},
         },
@@ -31,13 +31,13 @@ pub(super) struct World {
 
 impl Hash for World {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        code(self).hash(state);
+        normal(self).hash(state);
     }
 }
 
 impl PartialEq for World {
     fn eq(&self, other: &Self) -> bool {
-        code(self) == code(other)
+        normal(self) == normal(other)
     }
 }
 
