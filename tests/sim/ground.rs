@@ -12,12 +12,7 @@ use std::{
 use bytes::Bytes;
 use http::Response;
 use perennial::Refresh;
-use perennial_store::{
-    Apply, Begin, BreakLock, Call, Count, Evict, Extend, Finish, FoldAt, Forget, Held, Inspect,
-    Invalidate, Invalidated, InvalidatedForLong, Latest, LeaseRow, List, Probe, PruneEntries,
-    PruneInvalidations, PruneLocks, PruneRequests, Publish, Purge, Read, Release, Remove, Reply,
-    Revoke, Sizes, Touch, TryLock,
-};
+use perennial_store::{Call, Inspect, LeaseRow, Probe, Publish, Remove, Reply, TryLock};
 use perennial_testing::Memory;
 use tokio::time::Instant;
 
@@ -400,65 +395,18 @@ impl fmt::Display for Event {
     }
 }
 
-/// Returns a call as a text, without the owner, which differs from run to run.
+/// Returns a call as a text, without the owner and the process, which differ from run to run.
 pub(crate) fn text(call: &Call) -> String {
-    match call {
-        Call::Probe(Probe { name, known }) => format!("probe {} known {known}", name.as_str()),
-        Call::TryLock(TryLock { name, seen, .. }) => format!("try {} seen {seen:?}", name.as_str()),
-        Call::Extend(Extend { lease, .. }) => {
-            format!("extend {} {}", lease.name.as_str(), lease.fence)
-        }
-        Call::Release(Release { lease, cooldown }) => {
-            let (name, fence) = (lease.name.as_str(), lease.fence);
-            format!("release {name} {fence} {cooldown:?}")
-        }
-        Call::Publish(Publish { lease, entry }) => {
-            let (key, fence) = (lease.name.as_str(), lease.fence);
-            let body = String::from_utf8_lossy(entry.content.body());
-            let (epoch, metadata, renews) = (entry.epoch, &entry.metadata, entry.renews);
-            format!("publish {key} {fence} {body:?} {epoch} {metadata} renews {renews:?}")
-        }
-        Call::Remove(Remove { lease }) => format!("remove {} {}", lease.name.as_str(), lease.fence),
-        Call::Revoke(Revoke { name, .. }) => format!("revoke {}", name.as_str()),
-        Call::Invalidate(Invalidate { name }) => format!("invalidate {name}"),
-        Call::Invalidated(Invalidated {
-            since,
-            most,
-            awaited,
-        }) => format!("invalidated {since} {most}, awaited {awaited:?}"),
-        Call::InvalidatedForLong(InvalidatedForLong { after, most }) => {
-            format!("invalidated for long {after} {most}")
-        }
-        Call::Purge(Purge { key }) => format!("purge {key}"),
-        Call::List(List { from, most }) => format!("list {from} {most}"),
-        Call::PruneEntries(PruneEntries { after }) => format!("prune entries {after:?}"),
-        Call::Inspect(Inspect { name }) => format!("inspect {} {name}", name.kind()),
-        Call::Held(Held {}) => "held".to_owned(),
-        Call::BreakLock(BreakLock { name, seen }) => {
-            format!("break {} {name} {seen:?}", name.kind())
-        }
-        Call::PruneLocks(PruneLocks {
-            kind,
-            unused,
-            after,
-        }) => {
-            let unused = [unused.released, unused.alone, unused.expired];
-            format!("prune locks {kind} {unused:?} {after:?}")
-        }
-        Call::PruneInvalidations(PruneInvalidations { oldest, age, after }) => {
-            format!("prune-invalidations {oldest} {age:?} {after:?}")
-        }
-        Call::Latest(Latest { most }) => format!("latest {most}"),
-        Call::Read(Read { names }) => format!("read {names:?}"),
-        Call::Sizes(Sizes {}) => "sizes".to_owned(),
-        Call::Touch(Touch { names, after }) => format!("touch {names:?} {after:?}"),
-        Call::Evict(Evict { excess }) => format!("evict {excess}"),
-        Call::Count(Count {}) => "count".to_owned(),
-        Call::Apply(Apply { id }) => format!("apply {id}"),
-        Call::FoldAt(FoldAt { most }) => format!("fold at {most}"),
-        Call::Begin(Begin { name, .. }) => format!("begin {name}"),
-        Call::Finish(Finish { name, .. }) => format!("finish {name}"),
-        Call::Forget(Forget { name, .. }) => format!("forget {name}"),
-        Call::PruneRequests(PruneRequests { most }) => format!("prune-requests {most}"),
+    if let Call::Publish(Publish { lease, entry }) = call {
+        let (key, fence) = (lease.name.as_str(), lease.fence);
+        let body = String::from_utf8_lossy(entry.content.body());
+        let (epoch, metadata, renews) = (entry.epoch, &entry.metadata, entry.renews);
+        return format!("publish {key} {fence} {body:?} {epoch} {metadata} renews {renews:?}");
     }
+    let text = format!("{call:?}");
+    let mut parts = text.split("owner: ");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, rest| {
+        text + rest.splitn(3, '"').last().unwrap_or_default()
+    })
 }

@@ -33,6 +33,9 @@ impl Oracle<'_> {
         let asked = Arc::clone(&under.call);
         self.calls.insert(call, under);
         match (&*asked, outcome) {
+            // A revision is stored once.
+            (Call::Invalidate(_), CallResult::Epoch(epoch, _))
+                if self.tellings.iter().any(|it| it.epoch == *epoch) => {}
             (Call::Invalidate(Invalidate { name }), CallResult::Epoch(epoch, data)) => {
                 self.tellings.push(Telling {
                     name: name.clone(),
