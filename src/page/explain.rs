@@ -3,7 +3,7 @@ use std::{sync::Arc, time::Duration};
 use perennial_store::{Error, LockKind, LockName, Probe, error::words::seconds};
 use serde::{Serialize, Serializer};
 
-use super::{Freshness, Known, Pages, Version};
+use super::{Freshness, Known, Pages, Version, flight::Facts};
 use crate::{
     event::{Bypass, Served},
     policy::Refresh,
@@ -104,7 +104,7 @@ impl Pages {
         let facts = self.facts(key, policy);
         Ok(match known {
             Known::Version(version) => {
-                let explanation = self.explain_version(&version, key, policy, place);
+                let explanation = explain_version(&version, &facts, place);
                 match explanation.served {
                     Served::Stale => self.explain_stale(explanation, key).await,
                     _ => explanation,
@@ -154,38 +154,31 @@ impl Pages {
         }
         explanation
     }
+}
 
-    fn explain_version(
-        &self,
-        version: &Version,
-        key: &str,
-        policy: &Refresh,
-        place: &str,
-    ) -> Explanation {
-        let facts = self.facts(key, policy);
-        let (age, meta) = (version.age(facts.now), &version.page.meta);
-        let interval = meta.terms(policy).interval;
-        let invalidated = version.invalidated(facts.list) != Freshness::Fresh;
-        let (served, state) = match version.freshness(&facts) {
-            Freshness::Fresh => (Served::Hit, "is fresh"),
-            Freshness::Early => (Served::Hit, "is fresh, and regenerated early"),
-            Freshness::Stale if invalidated => (Served::Stale, "was invalidated"),
-            Freshness::Stale => (Served::Stale, "is older than its interval"),
-            Freshness::Expired => (Served::Generated, "is too old to be served"),
-            Freshness::Purged => (Served::Generated, "was purged"),
-        };
-        let seconds = [age, interval].map(|time| time.as_secs());
-        let why = format!(
-            "The version in {place} {state}: {} s old, of an interval of {} s.",
-            seconds[0], seconds[1]
-        );
-        Explanation {
-            age: Some(age),
-            interval: Some(interval),
-            tags: meta.stored.tags.to_vec(),
-            parts: meta.stored.parts.to_vec(),
-            ..Explanation::new(served, why)
-        }
+fn explain_version(version: &Version, facts: &Facts<'_>, place: &str) -> Explanation {
+    let (age, meta) = (version.age(facts.now), &version.page.meta);
+    let interval = meta.terms(facts.policy).interval;
+    let invalidated = version.invalidated(facts.list) != Freshness::Fresh;
+    let (served, state) = match version.freshness(facts) {
+        Freshness::Fresh => (Served::Hit, "is fresh"),
+        Freshness::Early => (Served::Hit, "is fresh, and regenerated early"),
+        Freshness::Stale if invalidated => (Served::Stale, "was invalidated"),
+        Freshness::Stale => (Served::Stale, "is older than its interval"),
+        Freshness::Expired => (Served::Generated, "is too old to be served"),
+        Freshness::Purged => (Served::Generated, "was purged"),
+    };
+    let seconds = [age, interval].map(|time| time.as_secs());
+    let why = format!(
+        "The version in {place} {state}: {} s old, of an interval of {} s.",
+        seconds[0], seconds[1]
+    );
+    Explanation {
+        age: Some(age),
+        interval: Some(interval),
+        tags: meta.stored.tags.to_vec(),
+        parts: meta.stored.parts.to_vec(),
+        ..Explanation::new(served, why)
     }
 }
 
