@@ -288,16 +288,4 @@ mod tests {
             assert!((unit(key) - place).abs() < 0.001, "{key}: {}", unit(key));
         }
     }
-
-    #[test]
-    fn jitter_is_spread_evenly() {
-        let mut tenths = [0; 10];
-        for page in 0..10_000 {
-            tenths[(unit(&format!("/{page}")) * 9.999) as usize] += 1;
-        }
-        assert!(
-            tenths.iter().all(|count| (800..1200).contains(count)),
-            "{tenths:?}"
-        );
-    }
 }

@@ -12,7 +12,7 @@ use tower::{Layer, ServiceExt, service_fn};
 
 use crate::{
     paused::{Shared, origin_behind},
-    support::{Folder, every, get},
+    support::{Ask, Folder, every, get, request},
 };
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -44,19 +44,9 @@ async fn answer(request: Request<Body>) -> Result<Response<Body>, Infallible> {
     })
 }
 
-async fn status<S>(service: S, path: &str, headers: &[(&str, &str)]) -> String
-where
-    S: tower::Service<Request<Body>, Error = Infallible>,
-    S::Response: IntoResponse,
-{
-    let mut request = Request::get(path);
-    for (name, value) in headers {
-        request = request.header(*name, *value);
-    }
-    let request = request.body(Body::empty()).expect("a request");
-    let Ok(response) = service.oneshot(request).await;
-    let response = response.into_response();
-    let lines = response.headers().get_all("cache-status").iter();
+async fn status(service: impl Ask, path: &str, headers: &[(&str, &str)]) -> String {
+    let reply = request(service, "GET", path, headers).await;
+    let lines = reply.headers.get_all("cache-status").iter();
     let lines: Vec<_> = lines.map(|line| line.to_str().expect("text")).collect();
     lines.join(", ")
 }
@@ -78,7 +68,7 @@ async fn each_response_that_is_not_stored_has_its_reason() {
         ("/large-head", "too-large"),
     ] {
         for forward in ["miss", "bypass"] {
-            let said = status(service.clone(), path, &[]).await;
+            let said = status(&service, path, &[]).await;
             assert_eq!(
                 said,
                 format!("perennial; fwd={forward}; detail={why}"),
@@ -92,39 +82,42 @@ async fn each_response_that_is_not_stored_has_its_reason() {
         ("/failing-alone", "detail=unavailable"),
         ("/failing-alone", "detail=unavailable"),
     ] {
-        let said = status(service.clone(), path, &[]).await;
+        let said = status(&service, path, &[]).await;
         assert_eq!(said, format!("perennial; {expected}"), "{path}");
     }
     // The response without a page.
-    let request = Request::get("/failing").body(Body::empty());
-    let Ok(response) = service.clone().oneshot(request.expect("a request")).await;
-    assert_eq!(response.status(), 503);
-    assert_eq!(
-        response.headers()["content-type"],
-        "text/plain; charset=utf-8"
-    );
-    assert!(response.headers().contains_key("retry-after"));
+    let reply = get(&service, "/failing").await;
+    assert_eq!(reply.status, 503);
+    assert_eq!(reply.header("content-type"), "text/plain; charset=utf-8");
+    assert!(reply.headers.contains_key("retry-after"));
     let upgrade = [("connection", "upgrade"), ("upgrade", "websocket")];
-    let said = status(service.clone(), "/", &upgrade).await;
+    let said = status(&service, "/", &upgrade).await;
     assert_eq!(said, "perennial; fwd=miss; stored");
+    let extended = service.clone().map_request(|mut request: Request<Body>| {
+        request.extensions_mut().insert(7_u8);
+        request
+    });
+    let said = status(&extended, "/", &[]).await;
+    let bypass = "perennial; fwd=bypass; detail=undeclared-extension";
+    assert_eq!(said, bypass);
 
     let layer = |key: Key| site.layer(POLICY).key(key);
     let keyless = layer(Key::by(|_| None::<[(&str, &str); 0]>)).layer(service_fn(answer));
-    let said = status(keyless, "/", &[]).await;
+    let said = status(&keyless, "/", &[]).await;
     assert_eq!(said, "perennial; fwd=bypass; detail=no-key");
     let full = site.layer(POLICY).max_keys(0).layer(service_fn(answer));
-    let said = status(full, "/many", &[]).await;
+    let said = status(&full, "/many", &[]).await;
     assert_eq!(said, "perennial; fwd=bypass; detail=too-many-keys");
     let twice = site
         .layer(POLICY)
         .layer(site.layer(POLICY).layer(service_fn(answer)));
-    let said = status(twice, "/twice", &[]).await;
+    let said = status(&twice, "/twice", &[]).await;
     assert_eq!(
         said,
         "perennial; fwd=bypass; detail=outer-layer, perennial; fwd=miss; stored"
     );
     site.shutdown().await;
-    let said = status(service, "/late", &[]).await;
+    let said = status(&service, "/late", &[]).await;
     assert_eq!(said, "perennial; fwd=miss; detail=shutting-down");
 }
 

@@ -2,15 +2,11 @@
 
 use std::time::Duration;
 
-use axum::{
-    Router,
-    body::Body,
-    http::{Request, StatusCode},
-    routing::get,
-};
+use axum::{Router, routing::get};
 use perennial::{Perennial, Refresh};
 use perennial_testing::{Database, advance};
-use tower::ServiceExt;
+
+use crate::support;
 
 /// The number of pages for which the store has room.
 const ROOM: u64 = 10;
@@ -33,9 +29,7 @@ fn path(n: u64) -> String {
 }
 
 async fn visit(app: &Router, n: u64) {
-    let request = Request::get(path(n)).body(Body::empty());
-    let response = app.clone().oneshot(request.expect("a request")).await;
-    assert_eq!(response.expect("infallible").status(), StatusCode::OK);
+    assert_eq!(support::get(app, &path(n)).await.status, 200);
 }
 
 async fn stored(site: &Perennial) -> Vec<u64> {

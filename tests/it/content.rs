@@ -1,18 +1,8 @@
 //! Content that is not a whole response is generated and cached as pages are.
 
-use std::{
-    error::Error as _,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-    },
-    time::Duration,
-};
+use std::{error::Error as _, time::Duration};
 
-use axum::{Router, body::Body, http::Request, routing::get};
-use http_body_util::BodyExt;
 use perennial::{Error, ErrorKind, Perennial, Refresh};
-use tower::ServiceExt;
 
 use crate::support::{Folder, Origin, patient, until};
 
@@ -104,75 +94,4 @@ async fn a_closure_that_panics_is_a_failure_of_the_generator() {
     perennial_testing::advance(Duration::from_secs(2)).await;
     let fine = site.content("sidebar", &policy, || async { Ok::<_, Error>("fine") });
     assert_eq!(fine.await.expect("is made").text(), "fine");
-}
-
-/// A page with a part that takes longer than the soft timeout: the page that is generated from the
-/// old part does not last.
-#[tokio::test(start_paused = true)]
-async fn a_page_with_a_stale_part_is_stale_soon() {
-    let database = perennial_testing::Database::new();
-    let site = database.open(Perennial::builder()).expect("opens");
-    let runs = Arc::new(AtomicUsize::new(0));
-    let part = {
-        let (site, runs) = (site.clone(), Arc::clone(&runs));
-        move || {
-            let (site, runs) = (site.clone(), Arc::clone(&runs));
-            async move {
-                let list = site.content("list", Refresh::every(LONG), async move || {
-                    tokio::time::sleep(Duration::from_secs(2)).await;
-                    Ok::<_, Error>(format!("list {}", runs.fetch_add(1, SeqCst) + 1))
-                });
-                list.await.expect("is generated").to_string()
-            }
-        }
-    };
-    let app = Router::new().route("/", get(part).layer(site.layer(Refresh::every(LONG))));
-    let visit = async || body(&app).await;
-    assert_eq!(visit().await, "list 1");
-    perennial_testing::advance(LONG).await;
-    // The page is generated from the old list, after the list's soft timeout.
-    assert_eq!(visit().await, "list 1");
-    perennial_testing::advance(Duration::from_secs(2)).await;
-    assert_eq!(visit().await, "list 1");
-    perennial_testing::advance(Duration::from_secs(3)).await;
-    assert_eq!(visit().await, "list 2");
-    // The page without a stale part lasts.
-    let generations = database.generations("/");
-    perennial_testing::advance(LONG / 2).await;
-    assert_eq!(visit().await, "list 2");
-    assert_eq!(database.generations("/"), generations);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_stale_part_does_not_lengthen_a_declared_interval() {
-    let database = perennial_testing::Database::new();
-    let site = database.open(Perennial::builder()).expect("opens");
-    let page = {
-        let site = site.clone();
-        move || {
-            let site = site.clone();
-            async move {
-                let list = site.content_or("list", Refresh::every(LONG), "soon", async || {
-                    tokio::time::sleep(Duration::from_secs(20)).await;
-                    Ok::<_, Error>("the list")
-                });
-                let list = list.await.expect("is there").to_string();
-                ([("cache-control", "max-age=1")], list)
-            }
-        }
-    };
-    let policy = Refresh::from_headers(LONG);
-    let app = Router::new().route("/", get(page).layer(site.layer(policy)));
-    for generations in 1..=2 {
-        assert_eq!(body(&app).await, "soon");
-        assert_eq!(database.generations("/"), generations);
-        perennial_testing::advance(Duration::from_secs(2)).await;
-    }
-}
-
-async fn body(app: &Router) -> String {
-    let request = Request::get("/").body(Body::empty()).expect("a request");
-    let response = app.clone().oneshot(request).await.expect("infallible");
-    let body = response.into_body().collect().await.expect("a body");
-    String::from_utf8(body.to_bytes().to_vec()).expect("text")
 }

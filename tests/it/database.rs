@@ -3,7 +3,6 @@
 
 use std::{
     io::Write,
-    net::SocketAddr,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     time::Duration,
@@ -15,8 +14,7 @@ use tokio::time::Instant;
 
 use crate::{
     databases::Db,
-    log::Log,
-    support::{Crowd, Folder, Origin, every, get, patient, serve, until},
+    support::{Crowd, Folder, every, get, patient, serve_origin, until},
 };
 
 const SHORT: Duration = Duration::from_millis(200);
@@ -26,26 +24,15 @@ async fn becomes_stale() {
     tokio::time::sleep(SHORT + Duration::from_millis(50)).await;
 }
 
-async fn serve_site(site: &Perennial, policy: Refresh) -> (Origin, SocketAddr) {
-    let origin = Origin::default();
-    let app = origin.router().layer(site.layer(policy));
-    (origin, serve(app).await)
-}
-
-/// Returns the number of changed rows.
-async fn execute(folder: &Folder, sql: &'static str) -> u64 {
-    let mut connection = SqliteConnection::connect(&folder.url())
-        .await
-        .expect("opens");
-    let done = connection.execute(sql).await.expect("is done");
-    done.rows_affected()
+fn db(folder: &Folder) -> Db {
+    Db::at(&folder.url())
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_writers_lock_delays_no_warm_page_and_the_site_recovers() {
     let folder = Folder::new();
     let policy = Refresh::every(SHORT).in_background().cooldown(SHORT);
-    let (origin, address) = serve_site(&folder.site().await, policy).await;
+    let (origin, address) = serve_origin(&folder.site().await, policy).await;
     assert_eq!(get(address, "/").await.run(), 1);
 
     let mut writer = SqliteConnection::connect(&folder.url())
@@ -53,6 +40,8 @@ async fn another_writers_lock_delays_no_warm_page_and_the_site_recovers() {
         .expect("opens");
     writer.execute("BEGIN IMMEDIATE").await.expect("locks");
     let locked = Instant::now();
+    // An existing database is opened all the same.
+    folder.site().await;
     becomes_stale().await;
     while locked.elapsed() < Duration::from_secs(6) {
         let reply = get(address, "/").await;
@@ -69,14 +58,9 @@ async fn another_writers_lock_delays_no_warm_page_and_the_site_recovers() {
     for path in ["/", "/cold"] {
         until("it regrows", async || get(address, path).await.run() > 2).await;
     }
-    let stored = async || {
-        let pool = SqlitePool::connect(&folder.url()).await.expect("opens");
-        let count = sqlx::query_scalar::<_, i64>(
-            "SELECT count(*) FROM perennial_entry WHERE body > 'run 2'",
-        );
-        count.fetch_one(&pool).await.expect("counts")
-    };
-    until("both are saved", async || stored().await == 2).await;
+    let stored = "SELECT count(*) FROM perennial_entry WHERE body > 'run 2'";
+    let db = db(&folder);
+    until("both are saved", async || db.int(stored).await == Some(2)).await;
 }
 
 /// Ways to lose a database under a running site.
@@ -114,7 +98,7 @@ async fn warm_pages_are_served_and_cold_ones_generated_whatever_happens_to_the_d
             _ => folder.site().await,
         };
         let policy = Refresh::every(SHORT).in_background().cooldown(SHORT);
-        let (_, address) = serve_site(&site, policy).await;
+        let (_, address) = serve_origin(&site, policy).await;
         assert_eq!(get(address, "/").await.run(), 1);
         lose(&folder, loss).await;
         becomes_stale().await;
@@ -125,7 +109,7 @@ async fn warm_pages_are_served_and_cold_ones_generated_whatever_happens_to_the_d
         }
         // Visitors may come one after the other: the version that the first one causes is fresh for
         // all.
-        let (origin, address) = serve_site(&site, Refresh::every(LONG)).await;
+        let (origin, address) = serve_origin(&site, Refresh::every(LONG)).await;
         let replies = Crowd::visit(20, &[address], "/cold").rest().await;
         assert!(replies.iter().all(|reply| reply.status == 200), "{loss:?}");
         let runs = origin.begun();
@@ -165,17 +149,14 @@ async fn lose(folder: &Folder, loss: Loss) {
             }
         }
         Loss::TablesDropped => {
-            execute(
-                folder,
-                "DROP TABLE perennial_entry; DROP TABLE perennial_lock",
-            )
-            .await;
+            db(folder)
+                .execute("DROP TABLE perennial_entry; DROP TABLE perennial_lock")
+                .await;
         }
         Loss::ReadOnly => {
             // Root can write every file. Tables that refuse writes come closest to a read-only
             // file.
-            execute(
-                folder,
+            db(folder).execute(
                 "CREATE TRIGGER a BEFORE INSERT ON perennial_lock BEGIN SELECT RAISE(ABORT, 'read-only'); END;
                  CREATE TRIGGER b BEFORE UPDATE ON perennial_lock BEGIN SELECT RAISE(ABORT, 'read-only'); END",
             )
@@ -184,8 +165,7 @@ async fn lose(folder: &Folder, loss: Loss) {
             std::fs::set_permissions(folder.path(), read_only).expect("is set");
         }
         Loss::Full => {
-            execute(
-                folder,
+            db(folder).execute(
                 "CREATE TABLE filler AS WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 64)
                  SELECT randomblob(4000) AS page FROM n",
             )
@@ -207,55 +187,20 @@ async fn an_unreadable_row_counts_as_none_and_is_replaced() {
     let policy = Refresh::every(LONG).soft_timeout(LONG);
     for spoil in spoils {
         let folder = Folder::new();
-        let (_, before) = serve_site(&folder.site().await, policy).await;
+        let (_, before) = serve_origin(&folder.site().await, policy).await;
         get(before, "/").await;
         // While a publish is slow, the visitor already gets the page.
         until("the page is stored, and spoilt", async || {
-            execute(&folder, spoil).await == 1
+            db(&folder).execute(spoil).await == 1
         })
         .await;
-        let (origin, address) = serve_site(&folder.site().await, policy).await;
+        let (origin, address) = serve_origin(&folder.site().await, policy).await;
         origin.run("an earlier one").await;
         assert_eq!(get(address, "/").await.run(), 2, "{spoil}");
-        let (origin, after) = serve_site(&folder.site().await, policy).await;
+        let (origin, after) = serve_origin(&folder.site().await, policy).await;
         assert_eq!(get(after, "/").await.run(), 2, "{spoil}");
         assert_eq!(origin.begun(), 0, "{spoil}: it was not replaced");
     }
-}
-
-async fn fails_and_returns() {
-    let folder = Folder::new();
-    let site = folder.site().await;
-    execute(&folder, "ALTER TABLE perennial_lock RENAME TO hidden").await;
-    for _ in 0..10 {
-        site.locks()
-            .try_lock("a")
-            .await
-            .expect_err("there is no such table");
-    }
-    execute(&folder, "ALTER TABLE hidden RENAME TO perennial_lock").await;
-    for _ in 0..2 {
-        let lease = site.locks().try_lock("a").await.expect("works");
-        lease.expect("free").release().await.expect("is ours");
-    }
-}
-
-// The test reads the log of its own thread.
-#[tokio::test(flavor = "current_thread")]
-async fn a_failing_database_is_logged_once_and_so_is_its_return() {
-    let log = Log::of_this_thread();
-    fails_and_returns().await;
-    let log = log.text();
-    let ours: Vec<_> = log
-        .lines()
-        .filter(|line| line.contains("perennial::database") && !line.contains("DEBUG"))
-        .collect();
-    assert_eq!(ours.len(), 2, "{ours:#?}");
-    assert!(
-        ours[0].contains("ERROR") && ours[0].contains("no such table"),
-        "{ours:#?}"
-    );
-    assert!(ours[1].contains("works again"), "{ours:#?}");
 }
 
 async fn refused(
@@ -325,16 +270,20 @@ async fn database_that_cannot_be_opened_is_an_error_with_a_remedy() {
     }
 
     folder.site().await;
-    execute(&folder, "UPDATE perennial_schema SET version = 99").await;
+    db(&folder)
+        .execute("UPDATE perennial_schema SET version = 99")
+        .await;
     refused(Perennial::open(&folder.url()), Schema, "version 99").await;
-    execute(&folder, "UPDATE perennial_schema SET version = -1").await;
+    db(&folder)
+        .execute("UPDATE perennial_schema SET version = -1")
+        .await;
     refused(Perennial::open(&folder.url()), Schema, "version -1").await;
 }
 
 async fn column_of_a_newer_release_does_not_disturb_a_running_site(db: Db) {
     let (site, other) = (db.site().await, db.site().await);
-    let (origin, first) = serve_site(&site, every(LONG).soft_timeout(LONG)).await;
-    let (_, second) = serve_site(&other, every(LONG).soft_timeout(LONG)).await;
+    let (origin, first) = serve_origin(&site, every(LONG).soft_timeout(LONG)).await;
+    let (_, second) = serve_origin(&other, every(LONG).soft_timeout(LONG)).await;
     assert_eq!(get(first, "/").await.run(), 1);
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let visitors = tokio::spawn(async move {
@@ -388,7 +337,7 @@ fn url_of(path: &Path) -> String {
 async fn a_database_in_memory_works() {
     for url in ["sqlite::memory:", "sqlite://?mode=memory"] {
         let site = Perennial::open(url).await.expect("opens");
-        let (origin, address) = serve_site(&site, Refresh::every(LONG)).await;
+        let (origin, address) = serve_origin(&site, Refresh::every(LONG)).await;
         assert!(
             Crowd::visit(50, &[address], "/")
                 .rest()
@@ -398,17 +347,6 @@ async fn a_database_in_memory_works() {
         );
         assert_eq!(origin.begun(), 1);
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_existing_database_is_opened_while_another_writer_holds_it() {
-    let folder = Folder::new();
-    folder.site().await;
-    let mut writer = SqliteConnection::connect(&folder.url())
-        .await
-        .expect("opens");
-    writer.execute("BEGIN IMMEDIATE").await.expect("locks");
-    folder.site().await;
 }
 
 /// All succeed, although SQLite refuses some of several connections that set a new file to WAL mode
@@ -437,7 +375,7 @@ on_each_database! {
 
 #[cfg(feature = "mysql")]
 on_database! {
-    mysql_uncommitted = crate::databases::Db::mysql_uncommitted();
+    mysql_uncommitted = crate::databases::Db::mysql_with(&["SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED"]);
     read_uncommitted_is_refused_with_the_remedy
 }
 
@@ -480,7 +418,7 @@ async fn a_site_opens_before_the_folder_of_its_file_is_mounted() {
     let url = url_of(&later.join("site.db"));
     let site = Perennial::builder().connect_lazily().open(&url).await;
     let site = site.expect("opens without the folder");
-    let (_, address) = serve_site(&site, Refresh::every(Duration::from_millis(10))).await;
+    let (_, address) = serve_origin(&site, Refresh::every(Duration::from_millis(10))).await;
     assert_eq!(get(address, "/").await.run(), 1);
     std::fs::create_dir(&later).expect("makes");
     until("the file is there, and locks work", async || {

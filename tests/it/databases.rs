@@ -214,6 +214,38 @@ impl Db {
         value.unwrap_or_else(|error| panic!("{sql}: {error}"))
     }
 
+    /// Returns the statement that raises the latest epoch.
+    pub(crate) fn raise_epochs(&self, by: u64) -> String {
+        match self.url.starts_with("postgres") {
+            true => format!("UPDATE perennial_schema SET version = version + {by} WHERE id = 2"),
+            false => {
+                format!("UPDATE perennial_invalidation SET epoch = epoch + {by} WHERE name = '*'")
+            }
+        }
+    }
+
+    /// Returns the query of the latest epoch.
+    pub(crate) fn latest_epoch(&self) -> &'static str {
+        match self.url.starts_with("postgres") {
+            true => "SELECT version FROM perennial_schema WHERE id = 2",
+            false => "SELECT epoch FROM perennial_invalidation WHERE name = '*'",
+        }
+    }
+
+    /// Inserts ten thousand invalidated names with this beginning, of the epochs after `since`.
+    pub(crate) async fn invalidate_ten_thousand(&self, beginning: &str, since: i64) {
+        const NUMBER: &str = "a.d + 10 * b.d + 100 * c.d + 1000 * d.d";
+        let name = match self.url.starts_with("mysql") {
+            true => format!("CONCAT('{beginning}', {NUMBER})"),
+            false => format!("'{beginning}' || ({NUMBER})"),
+        };
+        let sql = format!(
+            "INSERT INTO perennial_invalidation (name, epoch) SELECT {name}, {since} + 1 + {NUMBER} FROM {}",
+            four_digits()
+        );
+        assert_eq!(self.execute(&sql).await, 10_000);
+    }
+
     /// Returns the stored fence and body of a path.
     pub(crate) async fn entry(&self, path: &str) -> Option<(i64, String)> {
         let sql = format!("SELECT fence, body FROM perennial_entry WHERE name = '{path}'");
@@ -377,27 +409,11 @@ mod servers {
             Some(db)
         }
 
-        /// Returns a database at the weakest isolation level.
+        /// Returns a database whose sessions begin with these statements.
         #[cfg(feature = "mysql")]
-        pub(crate) async fn mysql_uncommitted() -> Option<Self> {
+        pub(crate) async fn mysql_with(session: &'static [&'static str]) -> Option<Self> {
             let mut db = Self::mysql().await?;
-            db.session = &["SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED"];
-            Some(db)
-        }
-
-        /// Returns a database at READ COMMITTED.
-        #[cfg(feature = "mysql")]
-        pub(crate) async fn mysql_committed() -> Option<Self> {
-            let mut db = Self::mysql().await?;
-            db.session = &["SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"];
-            Some(db)
-        }
-
-        /// Returns a database whose clock stands still.
-        #[cfg(feature = "mysql")]
-        pub(crate) async fn mysql_frozen() -> Option<Self> {
-            let mut db = Self::mysql().await?;
-            db.session = &["SET timestamp = 1900000000.5"];
+            db.session = session;
             Some(db)
         }
 

@@ -15,7 +15,7 @@ use perennial_store::{Backend, Call, CallFuture};
 use tokio::{task::JoinSet, time::Instant};
 
 use crate::{
-    paused::{Here, Shared, here},
+    paused::{Shared, here},
     support::get,
 };
 
@@ -66,7 +66,7 @@ impl Counted {
 struct Process {
     _site: Perennial,
     statements: Counted,
-    address: Here,
+    address: &'static Router,
 }
 
 fn process(shared: &Shared, policy: Refresh) -> Process {
@@ -89,7 +89,7 @@ fn process(shared: &Shared, policy: Refresh) -> Process {
 }
 
 /// Visits each page once.
-async fn visit_all(address: Here) -> Vec<String> {
+async fn visit_all(address: &'static Router) -> Vec<String> {
     let mut visits = JoinSet::new();
     for page in 0..PAGES {
         visits.spawn(async move { get(address, &format!("/{page}")).await.text().to_owned() });
@@ -99,7 +99,7 @@ async fn visit_all(address: Here) -> Vec<String> {
 
 /// Visits each page ten times a second, and returns the time until all pages are of this second or
 /// later.
-async fn visit_until(address: Here, second: u64) -> Duration {
+async fn visit_until(address: &'static Router, second: u64) -> Duration {
     let begun = Instant::now();
     let is_new = |body: &String| {
         let of = body.rsplit(' ').next().expect("a word").parse::<u64>();

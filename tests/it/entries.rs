@@ -2,19 +2,13 @@
 
 use std::{convert::Infallible, time::Duration};
 
-use axum::{
-    Router,
-    body::Body,
-    http::{Request, StatusCode},
-    routing::get,
-};
+use axum::{Router, http::StatusCode, routing::get};
 use perennial::{
     DAY, Perennial, Refresh,
     entries::{EntryFilter, EntryState},
     event::Reason,
 };
 use perennial_testing::{self, advance};
-use tower::ServiceExt;
 
 use crate::{
     databases::Db,
@@ -159,11 +153,7 @@ async fn state_of_an_entry_follows_its_age_and_its_failures() {
     let app = Router::new()
         .route("/a", get(page).layer(site.layer(policy)))
         .route("/mine", get(private).layer(site.layer(policy)));
-    let visit = async |path: &str| {
-        let request = Request::get(path).body(Body::empty()).expect("a request");
-        let response = app.clone().oneshot(request).await.expect("answers");
-        response.status()
-    };
+    let visit = async |path: &str| support::get(&app, path).await.status;
     let state = async |key: &str| {
         let entry = site.entry(key).await.expect("answers").expect("is known");
         (entry.state, entry.next_regeneration.as_secs())

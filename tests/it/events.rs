@@ -2,28 +2,24 @@
 
 use std::{sync::Arc, time::Duration};
 
-use axum::{Router, body::Body, http::Request, response::IntoResponse, routing::get};
+use axum::{Router, routing::get as route};
 use perennial::{
     Event, Perennial, Refresh,
     event::{Bypass, Events, LockLoss, Outcome, Reason},
     locks::LockKind,
 };
 use perennial_testing::{self, advance};
-use tower::ServiceExt;
 
-use crate::{log::Log, support::taken};
+use crate::{
+    log::Log,
+    support::{get, taken},
+};
 
 const INTERVAL: Duration = Duration::from_secs(60);
 
 /// Returns all events that are waiting.
 fn drain(events: &mut Events) -> Vec<Event> {
     std::iter::from_fn(|| events.try_next()).collect()
-}
-
-async fn visit(app: &Router, path: &str) {
-    let request = Request::get(path).body(Body::empty()).expect("a request");
-    let response = app.clone().oneshot(request).await.expect("answers");
-    drop(response.into_response());
 }
 
 /// Returns outcome and reason of each regeneration that has ended.
@@ -46,13 +42,13 @@ fn app(site: &Perennial, policy: Refresh) -> Router {
     let fails = async || (axum::http::StatusCode::INTERNAL_SERVER_ERROR, "no");
     let private = async || ([("cache-control", "private")], "mine");
     Router::new()
-        .route("/page/{id}", get(page).layer(changing))
-        .route("/same", get(async || "same").layer(site.layer(policy)))
+        .route("/page/{id}", route(page).layer(changing))
+        .route("/same", route(async || "same").layer(site.layer(policy)))
         .route(
             "/fails",
-            get(fails).layer(site.layer(policy).name("failing")),
+            route(fails).layer(site.layer(policy).name("failing")),
         )
-        .route("/private", get(private).layer(site.layer(policy)))
+        .route("/private", route(private).layer(site.layer(policy)))
         // As `axum::serve` does: otherwise each request creates the layers again.
         .with_state(())
 }
@@ -63,7 +59,7 @@ async fn each_regeneration_is_reported_with_its_reason_and_outcome() {
     let site = database.open(Perennial::builder()).expect("opens");
     let mut events = site.subscribe();
     let app = app(&site, Refresh::every(INTERVAL));
-    visit(&app, "/page/1").await;
+    get(&app, "/page/1").await;
     let first = drain(&mut events);
     let Some(Event::Regenerating {
         key,
@@ -92,16 +88,16 @@ async fn each_regeneration_is_reported_with_its_reason_and_outcome() {
         (stored.outcome, stored.bytes, stored.fence),
         (Outcome::Stored, 1, *fence)
     );
-    visit(&app, "/page/1").await;
+    get(&app, "/page/1").await;
     assert_eq!(drain(&mut events), [], "a hit is no event");
     advance(INTERVAL).await;
-    visit(&app, "/page/1").await;
+    get(&app, "/page/1").await;
     assert_eq!(
         ended(&drain(&mut events)),
         [(Outcome::Stored, Reason::Stale)]
     );
     site.invalidate_tag("books").await.expect("answers");
-    visit(&app, "/page/1").await;
+    get(&app, "/page/1").await;
     let invalidated = drain(&mut events);
     assert!(
         matches!(&invalidated[0], Event::Invalidated { name, epoch, .. } if &**name == "tag:books" && *epoch > 0)
@@ -111,7 +107,7 @@ async fn each_regeneration_is_reported_with_its_reason_and_outcome() {
         [(Outcome::Stored, Reason::Invalidated)]
     );
     site.purge("/page/1").await.expect("answers");
-    visit(&app, "/page/1").await;
+    get(&app, "/page/1").await;
     let purged = drain(&mut events);
     assert!(
         purged
@@ -124,9 +120,9 @@ async fn each_regeneration_is_reported_with_its_reason_and_outcome() {
         ended(&drain(&mut events)),
         [(Outcome::Stored, Reason::Requested)]
     );
-    visit(&app, "/same").await;
+    get(&app, "/same").await;
     advance(INTERVAL).await;
-    visit(&app, "/same").await;
+    get(&app, "/same").await;
     let same = ended(&drain(&mut events));
     assert_eq!(
         same,
@@ -135,7 +131,7 @@ async fn each_regeneration_is_reported_with_its_reason_and_outcome() {
             (Outcome::Renewed, Reason::Stale)
         ]
     );
-    visit(&app, "/fails").await;
+    get(&app, "/fails").await;
     let failed = drain(&mut events);
     let Some(Event::Regenerated(failed)) = failed.last() else {
         panic!("{failed:?}");
@@ -150,7 +146,7 @@ async fn each_regeneration_is_reported_with_its_reason_and_outcome() {
             .as_deref()
             .is_some_and(|error| error.contains("500"))
     );
-    visit(&app, "/private").await;
+    get(&app, "/private").await;
     let private = drain(&mut events);
     assert_eq!(
         ended(&private),
@@ -168,17 +164,18 @@ async fn each_regeneration_is_reported_with_its_reason_and_outcome() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn database_that_fails_and_returns_is_two_events() {
+async fn database_that_fails_and_returns_is_two_events_and_two_lines() {
+    let log = Log::of_this_thread();
     let database = perennial_testing::Database::new();
     let site = database.open(Perennial::builder()).expect("opens");
     let app = app(&site, Refresh::every(INTERVAL).in_background());
-    visit(&app, "/page/1").await;
+    get(&app, "/page/1").await;
     let mut events = site.subscribe();
     advance(INTERVAL).await;
     database.fail();
-    visit(&app, "/page/1").await;
+    get(&app, "/page/1").await;
     advance(Duration::from_secs(2)).await;
-    visit(&app, "/page/1").await;
+    get(&app, "/page/1").await;
     advance(Duration::from_secs(2)).await;
     let away = drain(&mut events);
     let count = |events: &[Event], step: &str| {
@@ -200,9 +197,21 @@ async fn database_that_fails_and_returns_is_two_events() {
         "{away:?}"
     );
     database.recover();
-    visit(&app, "/page/1").await;
+    get(&app, "/page/1").await;
     advance(Duration::from_secs(2)).await;
     assert_eq!(count(&drain(&mut events), "sync"), 1);
+
+    let log = log.text();
+    let again = "the database still fails error=\"the database failed at the step `sync`";
+    assert!(log.contains(again), "{log}");
+    let told = log.lines().filter(|line| line.contains("step=\"sync\""));
+    let told: Vec<_> = told.collect();
+    assert_eq!(told.len(), 2, "{log}");
+    assert!(
+        told[0].contains("ERROR") && told[0].contains("the database fails"),
+        "{log}"
+    );
+    assert!(told[1].contains("works again"), "{log}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -210,7 +219,7 @@ async fn failure_of_a_rare_step_counts_for_a_minute_while_others_succeed() {
     let database = perennial_testing::Database::new();
     let site = database.open(Perennial::builder()).expect("opens");
     let app = app(&site, Refresh::every(INTERVAL));
-    visit(&app, "/page/1").await;
+    get(&app, "/page/1").await;
     database.fail();
     let failed = site.locks().list().await;
     assert!(failed.is_err() && !site.stats().database_available);
@@ -266,7 +275,7 @@ async fn lease_of_a_crashed_process_is_reported_as_taken_over() {
     std::mem::forget(lease.expect("answers").expect("is free"));
     advance(Duration::from_secs(16)).await;
     let mut events = site.subscribe();
-    visit(&app, "/page/1").await;
+    get(&app, "/page/1").await;
     let events = drain(&mut events);
     assert!(
         events

@@ -11,7 +11,6 @@ use std::{
 
 use axum::{
     Extension, Router,
-    body::{Body, to_bytes},
     extract::Request,
     http::{HeaderMap, StatusCode, header},
     response::IntoResponse,
@@ -25,7 +24,8 @@ use perennial::{
 use perennial_testing::{Database, advance};
 use serde_json::Value;
 use tokio::sync::Semaphore;
-use tower::ServiceExt;
+
+use crate::support;
 
 const TOKEN: &str = "a token that nobody guesses";
 const HOUR: Duration = Duration::from_hours(1);
@@ -118,8 +118,7 @@ impl Site {
     }
 
     async fn visit(&self, path: &str) {
-        let request = Request::get(path).body(Body::empty()).expect("a request");
-        let _: Result<_, Infallible> = self.app.clone().oneshot(request).await;
+        support::get(&self.app, path).await;
     }
 
     async fn explain(&self, path: &str) -> Explanation {
@@ -205,12 +204,7 @@ async fn each_answer_is_explained_before_and_as_it_comes() {
 
     let running = tokio::spawn({
         let app = site.app.clone();
-        async move {
-            let request = Request::get("/slow")
-                .body(Body::empty())
-                .expect("a request");
-            let _: Result<_, Infallible> = app.oneshot(request).await;
-        }
+        async move { support::get(&app, "/slow").await }
     });
     while site.explain("/slow").await.served != Served::Collapsed {
         advance(Duration::from_millis(10)).await;
@@ -241,13 +235,9 @@ async fn page_that_stays_stale_after_failures_is_explained() {
     });
     let app = Router::new().route("/page", page.layer(site.layer(Refresh::every(HOUR))));
     let mut events = site.subscribe();
-    let visit = async || {
-        let request = Request::get("/page").body(Body::empty());
-        let _: Result<_, Infallible> = app.clone().oneshot(request.expect("a request")).await;
-    };
-    visit().await;
+    support::get(&app, "/page").await;
     advance(2 * HOUR).await;
-    visit().await;
+    support::get(&app, "/page").await;
     let explanation = site.explain(app.clone(), "/page").await;
     let explanation = explanation.expect("answers").expect("has a layer");
     assert_eq!(explanation.served, Served::Stale);
@@ -308,21 +298,13 @@ async fn token_alone_gets_an_explanation_and_reaches_no_handler() {
             .layer(layer().bypass_if(|_| true)),
     );
     let ask = async |method: &str, path: &str, token: Option<&str>| {
-        let mut request = Request::builder().method(method).uri(path);
-        if let Some(token) = token {
-            request = request.header("Perennial-Explain", token);
-        }
-        let request = request.body(Body::empty()).expect("a request");
-        let response = app.clone().oneshot(request).await.expect("infallible");
-        let cache_control = response.headers().get(header::CACHE_CONTROL).cloned();
-        let body = to_bytes(response.into_body(), 10_000).await;
-        let text = String::from_utf8(body.expect("is read").to_vec()).expect("a text");
-        (text, cache_control)
+        let token = token.map(|token| ("perennial-explain", token));
+        support::request(&app, method, path, token.as_slice()).await
     };
     for token in [None, Some(""), Some("wrong"), Some(&TOKEN[1..])] {
         for (method, path) in [("GET", "/"), ("GET", "/members"), ("POST", "/members")] {
-            let (text, _) = ask(method, path, token).await;
-            assert_eq!(text, "false", "{token:?} {path}");
+            let reply = ask(method, path, token).await;
+            assert_eq!(reply.text(), "false", "{token:?} {path}");
         }
     }
     for (method, path, served) in [
@@ -330,11 +312,11 @@ async fn token_alone_gets_an_explanation_and_reaches_no_handler() {
         ("GET", "/members", "bypass: bypass-if"),
         ("POST", "/members", "bypass: method"),
     ] {
-        let (text, cache_control) = ask(method, path, Some(TOKEN)).await;
-        let explanation: Value = serde_json::from_str(&text).expect("is JSON");
+        let reply = ask(method, path, Some(TOKEN)).await;
+        let explanation: Value = serde_json::from_str(reply.text()).expect("is JSON");
         assert_eq!(explanation["served"], served, "{explanation}");
         assert!(explanation["remedy"].is_string());
-        assert_eq!(cache_control.expect("is there"), "private, no-store");
+        assert_eq!(reply.header("cache-control"), "private, no-store");
     }
     let short = database.open(Perennial::builder().explain_token("short"));
     let short = short.expect_err("is refused").to_string();

@@ -19,19 +19,16 @@ use axum::{
     response::Response,
     routing::{any_service, get as route, get_service},
 };
-use perennial::{Key, Refresh, layer::RefreshLayer};
+use perennial::{Refresh, layer::RefreshLayer};
 use tower::{Layer, ServiceExt};
 
 use crate::{
+    middleware::User,
     poison,
     support::{Folder, Reply, get, request, serve},
 };
 
 const POLICY: Refresh = Refresh::every(Duration::from_secs(3600));
-
-/// The logged-in visitor, from an auth middleware.
-#[derive(Clone, Debug)]
-struct User(String);
 
 /// A handler that prints the routing and the visitor and, after a `;`, the rest of the request.
 pub(crate) async fn show(request: Request) -> String {
@@ -250,97 +247,52 @@ async fn with_addresses(app: Router) -> SocketAddr {
     address
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn routes_of_every_kind_are_cached_and_see_their_routing() {
-    let folder = Folder::new();
-    let site = folder.site().await;
-    for (n, (name, place, path)) in PLACES.iter().enumerate() {
-        let bare = place(site.layer(POLICY).bypass_if(|_| true));
-        let bare = get(serve(bare).await, path).await;
-        assert_eq!(
-            bare.header("cache-status"),
-            "perennial; fwd=bypass; detail=bypass-if"
-        );
-        for connects in [false, true] {
-            let layer = site
-                .layer(POLICY)
-                .key(Key::new().query([format!("{n}-{connects}")]));
-            // Each layer has a key of its own.
-            let path = format!("{path}?{n}-{connects}");
-            let app = place(layer);
-            let address = if connects {
-                with_addresses(app).await
-            } else {
-                serve(app).await
-            };
-            let first = get(address, &path).await;
-            assert_eq!(
-                first.header("cache-status"),
-                "perennial; fwd=miss; stored",
-                "{name}"
-            );
-            assert!(
-                get(address, &path)
-                    .await
-                    .header("cache-status")
-                    .contains("hit"),
-                "{name}"
-            );
-            let seen = shown(&first).replace(&format!("?{n}-{connects}"), "");
-            assert_eq!(seen, shown(&bare), "{name}");
-            // The headers of a client that offers to upgrade to HTTP/2; hyper then adds an
-            // extension.
-            let h2c = [
-                ("connection", "upgrade, http2-settings"),
-                ("upgrade", "h2c"),
-                ("http2-settings", ""),
-            ];
-            let reply = request(address, "GET", &path, &h2c).await;
-            assert!(reply.header("cache-status").contains("hit"), "{name}");
-            let reply = request(address, "GET", &format!("{path}=h2c"), &h2c).await;
-            assert_eq!(
-                reply.header("cache-status"),
-                "perennial; fwd=miss; stored",
-                "{name}"
-            );
-        }
-    }
-}
-
+/// Nobody's page is stored, as the bypassed route shows it, and no page of a visitor.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_undeclared_extension_bypasses_the_cache_on_routes_of_every_kind() {
     let folder = Folder::new();
     let site = folder.site().await;
+    // The headers of a client that offers to upgrade to HTTP/2; hyper then adds an extension.
+    let h2c = [
+        ("connection", "upgrade, http2-settings"),
+        ("upgrade", "h2c"),
+        ("http2-settings", ""),
+    ];
     for (n, (name, place, path)) in PLACES.iter().enumerate() {
-        let path = format!("{path}?{n}");
+        let bare = place(site.layer(POLICY).bypass_if(|_| true));
+        let bare = get(serve(bare).await, path).await;
+        let status = bare.header("cache-status");
+        assert_eq!(status, "perennial; fwd=bypass; detail=bypass-if");
         for connects in [false, true] {
-            let app = || place(site.layer(POLICY));
-            let ann = app().layer(Extension(User("ann".into())));
-            let ann = if connects {
-                with_addresses(ann).await
-            } else {
-                serve(ann).await
+            let query = format!("?{n}-{connects}");
+            let path = format!("{path}{query}");
+            let served = async |app: Router| match connects {
+                true => with_addresses(app).await,
+                false => serve(app).await,
             };
-            for _ in 0..2 {
+            let app = || place(site.layer(POLICY));
+            let ann = served(app().layer(Extension(User("ann".into())))).await;
+            let nobody = served(app()).await;
+            let is_anns = async || {
                 let reply = get(ann, &path).await;
-                assert_eq!(
-                    reply.header("cache-status"),
-                    "perennial; fwd=bypass; detail=undeclared-extension",
-                    "{name}"
-                );
+                let bypass = "perennial; fwd=bypass; detail=undeclared-extension";
+                assert_eq!(reply.header("cache-status"), bypass, "{name}");
                 assert!(shown(&reply).ends_with("for ann"), "{name}: {reply:?}");
-            }
-            let reply = get(serve(app()).await, &path).await;
-            assert!(shown(&reply).ends_with("for nobody"), "{name}: {reply:?}");
+            };
+            is_anns().await;
+            let reply = get(nobody, &path).await;
+            let miss = "perennial; fwd=miss; stored";
+            assert_eq!(reply.header("cache-status"), miss, "{name}");
+            assert_eq!(shown(&reply).replace(&query, ""), shown(&bare), "{name}");
             // The same after the page is stored.
-            let reply = get(ann, &path).await;
-            assert!(shown(&reply).ends_with("for ann"), "{name}: {reply:?}");
+            is_anns().await;
+            let reply = request(nobody, "GET", &path, &h2c).await;
+            assert!(reply.header("cache-status").contains("hit"), "{name}");
+            let reply = request(nobody, "GET", &format!("{path}=h2c"), &h2c).await;
+            assert_eq!(reply.header("cache-status"), miss, "{name}");
             let declared = place(site.layer(POLICY).ignore_extension::<User>());
-            let reply = get(
-                serve(declared.layer(Extension(User("ann".into())))).await,
-                &path,
-            )
-            .await;
+            let declared = serve(declared.layer(Extension(User("ann".into())))).await;
+            let reply = get(declared, &path).await;
             assert!(reply.header("cache-status").contains("hit"), "{name}");
         }
     }
@@ -428,30 +380,5 @@ async fn a_router_that_is_the_service_of_a_route_is_not_cached() {
         let bypass = "perennial; fwd=bypass; detail=undeclared-extension";
         assert_eq!(reply.header("cache-status"), bypass);
         assert!(shown(&reply).ends_with("for nobody"), "{reply:?}");
-    }
-}
-
-#[tokio::test]
-async fn a_service_without_routing_has_no_extensions() {
-    let folder = Folder::new();
-    let site = folder.site().await;
-    let service = || {
-        site.layer(POLICY)
-            .layer(tower::service_fn(|_: Request| async {
-                Ok::<_, Infallible>(Response::new(Body::from("a page")))
-            }))
-    };
-    for (extended, expected) in [
-        (false, "perennial; fwd=miss; stored"),
-        (true, "perennial; fwd=bypass; detail=undeclared-extension"),
-        (false, "hit"),
-    ] {
-        let mut request = Request::new(Body::empty());
-        if extended {
-            request.extensions_mut().insert(User("ann".into()));
-        }
-        let response = service().oneshot(request).await.expect("infallible");
-        let status = response.headers()["cache-status"].to_str().expect("text");
-        assert!(status.contains(expected), "{status}");
     }
 }

@@ -13,7 +13,6 @@ use axum::{
     Router,
     body::Body,
     http::{Request, Response, StatusCode, header},
-    middleware::{Next, from_fn},
     response::IntoResponse,
     routing::get as route,
 };
@@ -24,8 +23,8 @@ use tokio::time::Instant;
 use tower::{Layer, ServiceExt};
 
 use crate::{
-    paused::{Here, Shared, here},
-    support::{Crowd, Folder, HANG, Origin, get, patient, request, serve, until},
+    paused::{Shared, here, origin_behind},
+    support::{Crowd, HANG, get, patient, request, until},
 };
 
 const SHORT: Duration = Duration::from_millis(200);
@@ -42,6 +41,8 @@ async fn becomes_stale() {
 enum Failing {
     Panic,
     Status(u16),
+    /// A status and a header that forbids sharing.
+    Private(u16, &'static str, &'static str),
     Hang,
     BrokenBody,
     TooLarge,
@@ -78,6 +79,10 @@ impl Runs {
                 let status = StatusCode::from_u16(status).expect("a status");
                 (status, "failed").into_response()
             }
+            Failing::Private(status, name, value) => {
+                let status = StatusCode::from_u16(status).expect("a status");
+                (status, [(name, value)], "failed").into_response()
+            }
             Failing::Hang => {
                 let _guard = SetOnDrop(self.dropped);
                 std::future::pending().await
@@ -110,17 +115,12 @@ impl<I: Iterator<Item = Result<Bytes, std::io::Error>> + Unpin> futures_core::St
     }
 }
 
-async fn site(folder: &Folder) -> Perennial {
-    let builder = patient().max_body(LIMIT);
-    builder.open(&folder.url()).await.expect("opens")
-}
-
 fn failing_site(
     shared: &Shared,
     failing: Failing,
     healthy: usize,
     policy: Refresh,
-) -> (Runs, Here) {
+) -> (Runs, &'static Router) {
     let runs = Runs::default();
     let page = {
         let runs = runs.clone();
@@ -178,53 +178,40 @@ async fn a_timeout_cancels_the_generator() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn followers_are_answered_as_soon_as_the_first_version_fails() {
-    let folder = Folder::new();
-    let origin = Origin::default();
     let policy = Refresh::every(LONG).cooldown(COOLDOWN);
-    let arrived = Arc::new(AtomicUsize::new(0));
-    let count = {
-        let arrived = Arc::clone(&arrived);
-        from_fn(move |request: Request<Body>, next: Next| {
-            arrived.fetch_add(1, SeqCst);
-            next.run(request)
-        })
-    };
-    let app = origin.router().layer(site(&folder).await.layer(policy));
-    let address = serve(app.layer(count)).await;
+    let (origin, address) = origin_behind(&Shared::new().site(), policy);
     origin.status(500);
     origin.hold();
     let crowd = Crowd::visit(200, &[address], "/");
-    until("it generates", async || origin.begun() == 1).await;
-    until("all of them arrive", async || arrived.load(SeqCst) == 200).await;
+    until("all of them wait", async || origin.begun() == 1).await;
     origin.let_go();
-    let replies = crowd.rest().await;
-    let failed = replies
-        .iter()
-        .filter(|reply| reply.status == 500 && reply.run() == 1)
-        .count();
-    // Later visitors meet the cooldown.
-    let later = replies.iter().filter(|reply| reply.status == 503).count();
-    assert_eq!(failed + later, 200);
-    assert!(
-        failed >= 100,
-        "only {failed} got what the generator answered"
-    );
+    for reply in crowd.rest().await {
+        assert_eq!((reply.status, reply.run()), (500, 1));
+    }
     assert_eq!(origin.begun(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_first_version_that_panics_or_hangs_is_a_503_for_everybody() {
-    for failing in [Failing::Panic, Failing::Hang, Failing::BrokenBody] {
+async fn a_first_version_that_cannot_be_shared_is_a_503_for_everybody() {
+    for failing in [
+        Failing::Panic,
+        Failing::Hang,
+        Failing::BrokenBody,
+        Failing::Private(429, "cache-control", "no-store"),
+        Failing::Private(500, "set-cookie", "session=1"),
+    ] {
+        let shared = Shared::new();
         let policy = Refresh::every(LONG).timeout(SHORT);
-        let (runs, address) = failing_site(&Shared::new(), failing, 0, policy);
-        let replies = Crowd::visit(20, &[address], "/").rest().await;
-        assert!(
-            replies.iter().all(|reply| reply.status == 503),
-            "{failing:?}"
-        );
+        let (runs, address) = failing_site(&shared, failing, 0, policy);
+        for reply in Crowd::visit(20, &[address], "/").rest().await {
+            assert_eq!(reply.status, 503, "{failing:?}");
+            assert!(reply.headers.contains_key("retry-after"), "{failing:?}");
+            assert!(!reply.headers.contains_key("set-cookie"), "{failing:?}");
+        }
         assert_eq!(runs.begun(), 1, "{failing:?}");
+        assert_eq!(shared.entry("/").await, None, "{failing:?}");
     }
 }
 
@@ -248,28 +235,17 @@ async fn a_body_over_the_limit_reaches_the_visitor_whole_and_is_not_stored() {
     assert!(shared.entry("/").await.is_some());
 }
 
-async fn stored(folder: &Folder) -> i64 {
-    let pool = sqlx::SqlitePool::connect(&folder.url())
-        .await
-        .expect("opens");
-    let count = sqlx::query_scalar("SELECT count(*) FROM perennial_entry");
-    count.fetch_one(&pool).await.expect("counts")
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn an_endless_body_is_streamed_not_buffered() {
-    let folder = Folder::new();
     let endless = route(async || {
         let chunks = std::iter::repeat_with(|| Ok(Bytes::from(vec![b'x'; 1000])));
         Body::new(http_body_util::StreamBody::new(Chunks(chunks)))
     });
     let app = Router::new().route("/", endless);
-    let app = app.layer(site(&folder).await.layer(Refresh::every(LONG)));
-    let response = app
-        .oneshot(Request::new(Body::empty()))
-        .await
-        .expect("infallible");
-    let mut body = response.into_body();
+    let site = Shared::new().open(patient().max_body(LIMIT));
+    let app = app.layer(site.layer(Refresh::every(LONG)));
+    let response = app.oneshot(Request::new(Body::empty())).await;
+    let mut body = response.expect("infallible").into_body();
     let mut read = 0;
     while read < 5 * LIMIT {
         let frame = body.frame().await.expect("endless").expect("unbroken");
@@ -277,7 +253,7 @@ async fn an_endless_body_is_streamed_not_buffered() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test(start_paused = true)]
 async fn private_response_is_given_to_one_visitor_alone() {
     let cases = [
         (header::SET_COOKIE, "session={run}"),
@@ -288,7 +264,7 @@ async fn private_response_is_given_to_one_visitor_alone() {
         (header::VARY, "*"),
     ];
     for (name, value) in cases {
-        let folder = Folder::new();
+        let shared = Shared::new();
         let runs = Arc::new(AtomicUsize::new(0));
         let own = {
             let (runs, name) = (Arc::clone(&runs), name.clone());
@@ -302,7 +278,7 @@ async fn private_response_is_given_to_one_visitor_alone() {
             })
         };
         let app = Router::new().route("/", own);
-        let address = serve(app.layer(site(&folder).await.layer(Refresh::every(LONG)))).await;
+        let address = here(app.layer(shared.site().layer(Refresh::every(LONG))));
         let mut visitors = tokio::task::JoinSet::new();
         for visitor in 0..100 {
             let name = name.clone();
@@ -319,38 +295,9 @@ async fn private_response_is_given_to_one_visitor_alone() {
             values.dedup();
             assert_eq!(values.len(), 100, "a cookie was given twice");
         }
-        assert_eq!(stored(&folder).await, 0);
+        assert_eq!(shared.entry("/").await, None);
         // The generator's run found the reason, and each visitor had a run of their own.
         assert_eq!(runs.load(SeqCst), 101, "{name}: {value}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn private_failure_is_given_to_nobody() {
-    for (status, name, value) in [
-        (429, header::CACHE_CONTROL, "no-store"),
-        (500, header::SET_COOKIE, "session=1"),
-    ] {
-        let folder = Folder::new();
-        let (runs, own) = (Runs::default(), name.clone());
-        let page = {
-            let runs = runs.clone();
-            route(async move || {
-                let failed = runs.run(Failing::Status(status), 0).await;
-                ([(own, value)], failed)
-            })
-        };
-        let policy = Refresh::every(LONG).cooldown(COOLDOWN);
-        let address =
-            serve(Router::new().route("/", page.layer(site(&folder).await.layer(policy)))).await;
-        let replies = Crowd::visit(50, &[address], "/").rest().await;
-        for reply in replies {
-            assert_eq!(reply.status, 503);
-            assert!(reply.headers.contains_key("retry-after"));
-            assert!(!reply.headers.contains_key(header::SET_COOKIE));
-        }
-        assert_eq!(runs.begun(), 1);
-        assert_eq!(stored(&folder).await, 0);
     }
 }
 
@@ -360,8 +307,7 @@ struct Own(u32);
 /// A generator's error is a failure, and the error of a service that answers itself is its own.
 #[tokio::test]
 async fn the_inner_error_of_a_bypass_comes_through_as_it_is() {
-    let folder = Folder::new();
-    let layer = site(&folder).await.layer(Refresh::every(LONG));
+    let layer = Shared::new().site().layer(Refresh::every(LONG));
     let fails = tower::service_fn(async |_: Request<Body>| Err::<Response<Body>, _>(Own(7)));
     let service = layer.clone().bypass_if(|_| true).layer(fails);
     let answer = service.oneshot(Request::new(Body::empty())).await;
@@ -427,22 +373,14 @@ async fn the_first_failures_of_a_page_heal_soon() {
             Router::new().route("/", route(page).layer(layer))
         };
         let apps: Vec<_> = (0..processes).map(|_| app()).collect();
-        let ask = async |app: &Router| {
-            let request = Request::get("/").body(Body::empty()).expect("a request");
-            app.clone().oneshot(request).await.expect("infallible")
-        };
         for second in 0..100 {
             heals.store(second > 90, SeqCst);
             for app in &apps {
-                let response = ask(app).await;
-                let status = response.status().as_u16();
+                let reply = get(app, "/").await;
                 let again = runs.lock().expect("not poisoned").len();
                 let cooldown = (1 << (again - 1).min(5)).min(30);
-                if status != 200 {
-                    let said = response.headers()[header::RETRY_AFTER]
-                        .to_str()
-                        .expect("text");
-                    let said: u64 = said.parse().expect("seconds");
+                if reply.status != 200 {
+                    let said: u64 = reply.header("retry-after").parse().expect("seconds");
                     let last = *runs.lock().expect("not poisoned").last().expect("has run");
                     let left = last + cooldown - begun.elapsed().as_secs();
                     assert!(
@@ -467,7 +405,7 @@ async fn the_first_failures_of_a_page_heal_soon() {
             let pause = seconds[after] - seconds[before];
             assert!((cooldown..=cooldown + 1).contains(&pause), "{seconds:?}");
         }
-        assert_eq!(ask(&apps[0]).await.status(), 200);
+        assert_eq!(get(&apps[0], "/").await.status, 200);
     }
 }
 
@@ -498,16 +436,12 @@ async fn a_failure_never_replaces_content_and_a_new_answer_does() {
             }
         };
         let app = Router::new().route("/", route(page).layer(site.layer(Refresh::every(LONG))));
-        let ask = async || {
-            let request = Request::get("/").body(Body::empty()).expect("a request");
-            let response = app.clone().oneshot(request).await.expect("infallible");
-            response.status().as_u16()
-        };
-        assert_eq!(ask().await, 200);
+        assert_eq!(get(&app, "/").await.status, 200);
         fails.store(true, SeqCst);
         site.invalidate("/").await.expect("is invalidated");
         for _ in 0..3 {
-            assert_eq!(ask().await, if stays { 200 } else { status });
+            let expected = if stays { 200 } else { status };
+            assert_eq!(get(&app, "/").await.status, expected);
             perennial_testing::advance(Duration::from_secs(1)).await;
         }
         let stored = site.entries(&EntryFilter::new()).await.expect("answers");

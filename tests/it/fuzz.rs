@@ -30,7 +30,7 @@ use proptest::{
 };
 
 use crate::{
-    paused::{Here, Shared, here},
+    paused::{Shared, here},
     support::{Ask, page},
 };
 
@@ -145,7 +145,7 @@ const OF_VISITORS: &[(&str, &[&str])] = &[
     ),
 ];
 
-fn with_page(policy: impl Into<Refresh>) -> (Perennial, Here) {
+fn with_page(policy: impl Into<Refresh>) -> (Perennial, &'static Router) {
     let site = Shared::new().site();
     let layer = site.layer(policy);
     let answer = async || {

@@ -1,29 +1,26 @@
 //! A cached response obeys HTTP: validators, conditions, ranges, ages, and Cache-Status; in virtual
 //! time where time matters.
 
-use std::{net::SocketAddr, time::Duration};
+use std::time::Duration;
 
 use axum::{
     Router,
     http::{StatusCode, header},
     routing::get as route,
 };
-use perennial::{Key, Perennial, Refresh};
+use perennial::{Key, Refresh};
 use perennial_testing as testing;
 
 use crate::{
-    paused::{Here, Shared, here, origin_behind},
-    support::{Crowd, Folder, HANG, Origin, Reply, every, get, patient, request, serve, until},
+    paused::{Shared, here, origin_behind},
+    support::{
+        Crowd, Folder, HANG, Origin, Reply, every, get, patient, request, serve, serve_origin,
+        until,
+    },
 };
 
 const LONG: Duration = Duration::from_secs(3600);
 const SHORT: Duration = Duration::from_secs(1);
-
-async fn serve_origin(site: &Perennial, policy: Refresh) -> (Origin, SocketAddr) {
-    let origin = Origin::default();
-    let address = serve(origin.router().layer(site.layer(policy))).await;
-    (origin, address)
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn conditions_and_ranges_are_answered_from_the_stored_page() {
@@ -281,7 +278,7 @@ async fn network_in_front_gets_its_own_time_and_no_page_of_one_visitor() {
 }
 
 /// A process with an origin that can fail, and a page with this `Cache-Control`.
-fn honest(shared: &Shared, cache_control: &'static str) -> (Origin, Here) {
+fn honest(shared: &Shared, cache_control: &'static str) -> (Origin, &'static Router) {
     let origin = Origin::default();
     let page = {
         let origin = origin.clone();
@@ -322,61 +319,5 @@ async fn a_stale_page_outlives_failures_for_as_long_as_it_says() {
         tokio::time::sleep(4 * SHORT).await;
         get(address, "/").await;
         assert_eq!(get(address, "/").await.run(), runs + 1, "{said}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn response_that_is_old_on_arrival_ages_from_its_date() {
-    const MINUTE: Duration = Duration::from_secs(60);
-    let now = std::time::SystemTime::now();
-    let date = |time| httpdate::fmt_http_date(time);
-    let (before, soon) = (date(now - 50 * MINUTE), date(now + 10 * MINUTE));
-    // The headers; the expected interval and age in seconds, at most a minute ago.
-    type Case<'a> = (&'a [(&'a str, &'a str)], i64, u64);
-    let table: [Case<'_>; 4] = [
-        (&[("date", &before), ("expires", &soon)], 600, 3000),
-        (
-            &[("date", &before), ("cache-control", "max-age=3600")],
-            600,
-            3000,
-        ),
-        (
-            &[
-                ("date", &before),
-                ("cache-control", "max-age=3600"),
-                ("age", "3300"),
-            ],
-            300,
-            3300,
-        ),
-        (&[("date", "yesterday"), ("expires", &soon)], 600, 0),
-    ];
-    for (headers, fresh, age) in table {
-        let said: Vec<_> = headers
-            .iter()
-            .map(|(name, value)| (name.to_string(), value.to_string()))
-            .collect();
-        let page = route(async move || {
-            let mut response = axum::http::Response::new(axum::body::Body::from("page"));
-            for (name, value) in &said {
-                let name: header::HeaderName = name.parse().expect("a name");
-                response
-                    .headers_mut()
-                    .append(name, value.parse().expect("a value"));
-            }
-            response
-        });
-        let folder = Folder::new();
-        let layer = folder.site().await.layer(Refresh::from_headers(LONG));
-        let address = serve(Router::new().route("/", page).layer(layer)).await;
-        get(address, "/").await;
-        let reply = get(address, "/").await;
-        let ttl = reply
-            .header("cache-status")
-            .strip_prefix("perennial; hit; ttl=");
-        let ttl: i64 = ttl.expect("is a hit").parse().expect("a number");
-        assert!((fresh - 60..=fresh).contains(&ttl), "{headers:?}: {ttl}");
-        let said: u64 = reply.header("age").parse().expect("a number");
-        assert!((age..=age + 60).contains(&said), "{headers:?}: {said}");
     }
 }

@@ -16,13 +16,12 @@ use axum::{
     response::{AppendHeaders, IntoResponse},
     routing::{any, post},
 };
-use perennial::locks::Locks;
 use perennial_idempotency::{IdempotencyLayer, Scope};
 use tokio::sync::Notify;
 
 use crate::{
     databases::Db,
-    support::{HANG, Reply, exchange, serve},
+    support::{HANG, Reply, exchange, pay, serve},
 };
 
 on_each_database! {
@@ -30,7 +29,6 @@ on_each_database! {
     panicked_request_is_refused_or_runs_again
     request_with_an_unreadable_response_does_not_run_again
     repeat_of_a_request_with_a_refused_response_gets_409
-    layer_works_without_a_site
 }
 
 // The database makes no difference.
@@ -53,14 +51,6 @@ fn public(_: &Parts) -> Option<Scope> {
 async fn expire(db: &Db) {
     let expire = "UPDATE perennial_request SET begun_at = 1, expires_at = 1 WHERE status IS NULL AND name <> 'prune'";
     assert_eq!(db.execute(expire).await, 1);
-}
-
-async fn pay(address: SocketAddr, key: &str) -> Reply {
-    let headers = [
-        ("idempotency-key", key),
-        ("content-type", "application/x-www-form-urlencoded"),
-    ];
-    exchange(address, "POST", "/pay", &headers, "cents=1990").await
 }
 
 /// Repeats a request until it is done, as clients do.
@@ -401,16 +391,4 @@ async fn a_layer_beneath_itself_lets_the_request_pass(db: Db) {
     assert_eq!(pay(address, "k").await.text(), "0");
     assert_eq!(pay(address, "k").await.text(), "0");
     assert_eq!(runs.load(SeqCst), 1);
-}
-
-async fn layer_works_without_a_site(db: Db) {
-    let locks = Locks::with_pool(db.database().await).await.expect("opens");
-    let layer = IdempotencyLayer::new(&locks, public);
-    let runs = Arc::new(AtomicUsize::new(0));
-    let count = runs.clone();
-    let route = post(async move || count.fetch_add(1, SeqCst).to_string());
-    let address = serve(Router::new().route("/pay", route.layer(layer))).await;
-    assert_eq!(pay(address, "k").await.text(), "0");
-    assert_eq!(pay(address, "k").await.text(), "0");
-    locks.shutdown().await;
 }

@@ -2,7 +2,6 @@
 
 use std::{
     collections::HashMap,
-    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
@@ -12,7 +11,6 @@ use std::{
 
 use axum::{
     Router,
-    body::Body,
     extract::Request,
     http::{StatusCode, header, request::Parts},
     routing::get as route,
@@ -22,19 +20,10 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
-use tower::ServiceExt;
 
-use crate::support::{Folder, Origin, every, get, request, serve, until};
+use crate::support::{Folder, Origin, every, get, request, serve, serve_origin, until};
 
 const LONG: Duration = Duration::from_secs(3600);
-
-async fn site(folder: &Folder) -> (Origin, SocketAddr) {
-    let origin = Origin::default();
-    let app = origin
-        .router()
-        .layer(folder.site().await.layer(Refresh::every(LONG)));
-    (origin, serve(app).await)
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn different_resources_are_never_mixed_up() {
@@ -53,7 +42,7 @@ async fn different_resources_are_never_mixed_up() {
         .collect();
 
     let folder = Folder::new();
-    let (_, address) = site(&folder).await;
+    let (_, address) = serve_origin(&folder.site().await, Refresh::every(LONG)).await;
     let mut seen: HashMap<String, usize> = HashMap::new();
     for path in &paths {
         let reply = get(address, path).await;
@@ -64,7 +53,7 @@ async fn different_resources_are_never_mixed_up() {
         seen.insert(path.clone(), reply.run());
     }
     // The second answer comes from memory, and the third, in another process, from the database.
-    let (origin, restarted) = site(&folder).await;
+    let (origin, restarted) = serve_origin(&folder.site().await, Refresh::every(LONG)).await;
     for path in &paths {
         assert_eq!(get(address, path).await.run(), seen[path], "{path}");
         assert_eq!(get(restarted, path).await.run(), seen[path], "{path}");
@@ -150,7 +139,7 @@ async fn an_encoded_path_that_another_route_matches_is_another_page() {
 #[tokio::test(flavor = "multi_thread")]
 async fn odd_bytes_are_no_server_error() {
     let folder = Folder::new();
-    let (_, address) = site(&folder).await;
+    let (_, address) = serve_origin(&folder.site().await, Refresh::every(LONG)).await;
     for path in [
         &b"/\xc3\xa4"[..],
         b"/\xff\xfe",
@@ -220,15 +209,11 @@ async fn a_web_socket_is_reached_on_a_route_of_its_own_and_beside_a_page() {
         .route("/socket", route(handler.clone()).layer(layer()))
         .route("/both", route(handler).layer(layer().bypass_if(upgrades)));
     let ask = async |path: &str, upgrade: bool| {
-        let mut request = Request::get(path);
-        if upgrade {
-            request = request
-                .header("connection", "upgrade")
-                .header("upgrade", "websocket");
-        }
-        let request = request.body(Body::empty()).expect("a request");
-        let response = app.clone().oneshot(request).await.expect("infallible");
-        response.status().as_u16()
+        let headers: &[_] = match upgrade {
+            true => &[("connection", "upgrade"), ("upgrade", "websocket")],
+            false => &[],
+        };
+        request(&app, "GET", path, headers).await.status
     };
     for _ in 0..3 {
         assert_eq!(ask("/socket", true).await, 101);

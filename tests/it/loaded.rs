@@ -2,16 +2,12 @@
 
 use std::time::Duration;
 
-use axum::{
-    Router,
-    body::Body,
-    http::{Request, StatusCode},
-    routing::get,
-};
+use axum::{Router, http::StatusCode, routing::get};
 use perennial::{Perennial, Refresh};
 use perennial_testing::{Database, advance};
 use tokio::time::Instant;
-use tower::ServiceExt;
+
+use crate::support;
 
 const PAGES: usize = 100;
 
@@ -23,11 +19,7 @@ async fn outage_after_a_restart_finds_the_latest_pages_in_memory() {
         let hour = Refresh::every(Duration::from_hours(1));
         Router::new().route("/{n}", get(async || "page").layer(site.layer(hour)))
     };
-    let visit = async |app: &Router, n: usize| {
-        let request = Request::get(format!("/{n}")).body(Body::empty());
-        let response = app.clone().oneshot(request.expect("a request")).await;
-        response.expect("infallible").status()
-    };
+    let visit = async |app: &Router, n: usize| support::get(app, &format!("/{n}")).await.status;
     let first = process();
     for n in 0..PAGES {
         visit(&first, n).await;

@@ -10,12 +10,12 @@ use std::{
 
 use futures_util::future::join_all;
 use perennial::{Perennial, Refresh, sql::Database};
-use perennial_store::{Backend, Call, CallFuture, Reply, error::BoxError};
 use rustix::process::Signal;
 use tokio::{sync::mpsc, task::JoinHandle, time::Instant};
 
 use crate::{
     databases::Db,
+    hooked::{Hook, Hooked, Side},
     server::{Kind, Server},
     support::{Crowd, HANG, Origin, get, serve, until},
     wire::{State, Wire},
@@ -48,40 +48,26 @@ async fn mariadb_is_killed_or_stopped_in_the_middle_of_each_step() {
     }
 }
 
-/// A store that stops before a step until the test lets the step go on.
-struct Stepped {
-    store: Box<dyn Backend>,
-    stops: Stops,
-}
-
 /// The steps to stop at, each once, with a signal for the arrival.
 type Stops = Arc<Mutex<HashMap<&'static str, mpsc::Sender<GoOn>>>>;
 
 /// Continues a step when dropped.
 type GoOn = mpsc::Sender<()>;
 
-impl Stepped {
-    async fn step(&self, step: &'static str) {
-        let stop = self.stops.lock().expect("not poisoned").remove(step);
-        if let Some(stop) = stop {
-            let (go_on, mut told) = mpsc::channel(1);
-            stop.send(go_on).await.expect("somebody waits for it");
-            told.recv().await;
-        }
-    }
-}
-
-impl Stepped {
-    async fn answer(&self, call: Call) -> Result<Reply, BoxError> {
-        self.step(call.name()).await;
-        self.store.call(call).await
-    }
-}
-
-impl Backend for Stepped {
-    fn call(&self, call: Call) -> CallFuture<'_> {
-        Box::pin(self.answer(call))
-    }
+/// Returns a hook that stops before these steps until the test lets them go on.
+fn stopping(stops: &Stops) -> Hook {
+    let stops = Arc::clone(stops);
+    Arc::new(move |step, side| {
+        let mut stops = stops.lock().expect("not poisoned");
+        let stop = stops.remove(step).filter(|_| side == Side::Before);
+        Box::pin(async move {
+            if let Some(stop) = stop {
+                let (go_on, mut told) = mpsc::channel(1);
+                stop.send(go_on).await.expect("somebody waits for it");
+                told.recv().await;
+            }
+        })
+    })
 }
 
 fn policy(lease: Duration) -> Refresh {
@@ -100,10 +86,8 @@ impl Site {
         let database = Database::open(url).await.expect("opens");
         let store = database.store("perennial_").await.expect("prepares");
         let stops = Stops::default();
-        let store = Stepped {
-            store,
-            stops: Arc::clone(&stops),
-        };
+        let hook = stopping(&stops);
+        let store = Hooked { store, hook };
         let builder = Perennial::builder().statement_timeout(STATEMENT);
         let site = builder.with_store(Box::new(store)).expect("opens");
         let address = serve(origin.router().layer(site.layer(policy))).await;

@@ -4,16 +4,16 @@ use std::{collections::BTreeSet, time::Duration};
 
 use axum::{
     Router,
-    body::Body,
     extract::Path,
-    http::{Request, StatusCode},
+    http::StatusCode,
     routing::{get, post},
 };
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use perennial::{Perennial, Refresh};
 use perennial_idempotency::{IdempotencyLayer, Scope};
 use perennial_testing::{self, advance};
-use tower::ServiceExt;
+
+use crate::support::{self, request};
 
 const INTERVAL: Duration = Duration::from_secs(60);
 
@@ -53,24 +53,14 @@ async fn each_figure_is_recorded_and_no_visitor_makes_a_series() {
     let app = Router::new()
         .route("/p/{id}", get(page).layer(layer))
         .route("/pay", post(async || "paid").layer(once));
-    let visit = async |path: String| {
-        let request = Request::get(path).body(Body::empty()).expect("a request");
-        app.clone()
-            .oneshot(request)
-            .await
-            .expect("answers")
-            .status()
-    };
-    for id in ["a", "a", "b", "bad"] {
-        visit(format!("/p/{id}")).await;
+    for path in ["/p/a", "/p/a", "/p/b", "/p/bad"] {
+        support::get(&app, path).await;
     }
     advance(INTERVAL + Duration::from_secs(5)).await;
-    visit("/p/a".to_owned()).await;
+    support::get(&app, "/p/a").await;
     for _ in 0..3 {
-        let request = Request::post("/pay").header("idempotency-key", "\"k\"");
-        let request = request.body(Body::empty()).expect("a request");
-        let paid = app.clone().oneshot(request).await.expect("answers");
-        assert_eq!(paid.status(), 200);
+        let paid = request(&app, "POST", "/pay", &[("idempotency-key", "\"k\"")]).await;
+        assert_eq!(paid.status, 200);
     }
     site.invalidate_tag("t").await.expect("is stored");
     site.purge_tag("gone").await.expect("is stored");
@@ -120,7 +110,7 @@ async fn each_figure_is_recorded_and_no_visitor_makes_a_series() {
     let names = |series: Vec<(String, f64)>| series.into_iter().map(|(name, _)| name).collect();
     let before: BTreeSet<String> = names(series);
     for n in 0..3_000 {
-        visit(format!("/p/{n}?q={n}")).await;
+        support::get(&app, &format!("/p/{n}?q={n}")).await;
     }
     let after = scrape(&site, &handle);
     let evictions = after

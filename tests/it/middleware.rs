@@ -91,14 +91,16 @@ fn cookies(app: Router, _: &MemoryStore) -> Router {
         .layer(CookieManagerLayer::new())
 }
 
-fn login(app: Router, _: &MemoryStore) -> Router {
-    async fn authenticate(jar: CookieJar, mut request: Request, next: Next) -> Response {
-        if let Some(user) = jar.get("user") {
-            let user = User(user.value().to_owned());
-            request.extensions_mut().insert(user);
-        }
-        next.run(request).await
+/// A typical middleware of applications.
+pub(crate) async fn authenticate(jar: CookieJar, mut request: Request, next: Next) -> Response {
+    if let Some(user) = jar.get("user") {
+        let user = User(user.value().to_owned());
+        request.extensions_mut().insert(user);
     }
+    next.run(request).await
+}
+
+fn login(app: Router, _: &MemoryStore) -> Router {
     app.layer(from_fn(authenticate))
 }
 

@@ -5,9 +5,8 @@ use std::time::Duration;
 use perennial::{DAY, Mode, Perennial, Refresh};
 
 use crate::{
-    databases::Db,
     paused::{here, origin_behind},
-    support::{Origin, Reply, get, serve},
+    support::{Origin, Reply, get},
 };
 
 fn open(database: &perennial_testing::Database, mode: Mode) -> Perennial {
@@ -91,41 +90,6 @@ async fn development_shows_new_versions_and_failures() {
             .kind()
             == perennial::ErrorKind::Generator
     );
-}
-
-/// A revision that returns regenerates, also on a real database; two that run side by side do not
-/// undo each other's work.
-async fn a_rollback_counts_as_new(db: Db) {
-    let origin = Origin::default();
-    let process = async |revision: &str| {
-        let builder = crate::support::patient().revision(revision);
-        let site = builder.with_pool(db.database().await).await.expect("opens");
-        let policy = Refresh::every(DAY).soft_timeout(crate::support::HANG);
-        serve(origin.router().layer(site.layer(policy))).await
-    };
-    let one = process("1").await;
-    assert_eq!(get(one, "/").await.run(), 1);
-    let two = process("2").await;
-    assert_eq!(get(two, "/").await.run(), 2);
-    // A second process of the newer revision finds nothing to do.
-    assert_eq!(get(process("2").await, "/").await.run(), 2);
-    let rolled_back = process("1").await;
-    assert_eq!(get(rolled_back, "/").await.run(), 3);
-    assert_eq!(get(process("1").await, "/").await.run(), 3);
-    // The process of revision 2 still runs, and keeps what it has.
-    for _ in 0..3 {
-        for address in [one, two, rolled_back] {
-            get(address, "/").await;
-        }
-    }
-    let runs = origin.begun();
-    assert!(runs <= 4, "{runs}: no ping-pong");
-    let again = process("2").await;
-    assert_eq!(get(again, "/").await.run(), runs + 1);
-}
-
-on_each_database! {
-    a_rollback_counts_as_new
 }
 
 #[test]

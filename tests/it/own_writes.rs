@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     elsewhere::Counted,
-    paused::{Here, Shared, here},
+    paused::{Shared, here},
     support::Ask,
 };
 
@@ -30,7 +30,7 @@ const GENERATOR: Duration = Duration::from_millis(300);
 struct Process {
     site: Perennial,
     statements: Counted,
-    address: Here,
+    address: &'static Router,
 }
 
 /// A process with a list and a form that changes the list.
@@ -70,7 +70,12 @@ fn process(shared: &Shared, list: &Arc<AtomicUsize>) -> Process {
     }
 }
 
-async fn ask(address: Here, method: &str, path: &str, cookie: Option<&str>) -> (HeaderMap, String) {
+async fn ask(
+    address: &'static Router,
+    method: &str,
+    path: &str,
+    cookie: Option<&str>,
+) -> (HeaderMap, String) {
     let request = Request::builder().method(method).uri(path);
     let request = match cookie {
         Some(cookie) => request.header(header::COOKIE, cookie),
@@ -95,11 +100,11 @@ async fn two_processes() -> [Process; 2] {
 }
 
 /// Changes the list, and returns the author's cookie.
-async fn change(address: Here) -> String {
+async fn change(address: &'static Router) -> String {
     change_by(address, "/change").await
 }
 
-async fn change_by(address: Here, path: &str) -> String {
+async fn change_by(address: &'static Router, path: &str) -> String {
     let (headers, _) = ask(address, "POST", path, None).await;
     let cookie = headers[header::SET_COOKIE].to_str().expect("text");
     assert!(

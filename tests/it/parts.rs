@@ -9,10 +9,10 @@ use std::{
     time::Duration,
 };
 
-use axum::{Router, body::Body, http::Request, routing::get};
-use http_body_util::BodyExt;
+use axum::{Router, routing::get as route};
 use perennial::{Builder, Error, Perennial, Refresh};
-use tower::ServiceExt;
+
+use crate::support::get;
 
 const HOUR: Refresh = Refresh::every(Duration::from_hours(1));
 const SECOND: Duration = Duration::from_secs(1);
@@ -87,7 +87,7 @@ impl Levels {
             }
         };
         let layer = self.site.layer(HOUR);
-        Router::new().route("/", get(page).layer(layer))
+        Router::new().route("/", route(page).layer(layer))
     }
 
     async fn invalidate_all(&self) {
@@ -98,10 +98,7 @@ impl Levels {
 }
 
 async fn visit(app: &Router) -> String {
-    let request = Request::get("/").body(Body::empty()).expect("a request");
-    let response = app.clone().oneshot(request).await.expect("infallible");
-    let body = response.into_body().collect().await.expect("a body");
-    String::from_utf8(body.to_bytes().to_vec()).expect("text")
+    get(app, "/").await.text().to_owned()
 }
 
 /// Visits the page once a second for a time, and returns the last answer.
@@ -251,7 +248,7 @@ async fn interval_of_a_page_ends_with_that_of_its_earliest_part() {
     let site = database.open(Perennial::builder()).expect("opens");
     let page = || {
         let site = site.clone();
-        get(move || {
+        route(move || {
             let site = site.clone();
             async move {
                 let part = |key, seconds| {
@@ -266,9 +263,7 @@ async fn interval_of_a_page_ends_with_that_of_its_earliest_part() {
     let layers = [site.layer(HOUR), site.layer(HOUR.outlives_parts())];
     let [ends, outlives] = layers.map(|layer| Router::new().route("/{n}", page().layer(layer)));
     let ask = async |app: &Router, path: &str| {
-        let request = Request::get(path).body(Body::empty()).expect("a request");
-        let response = app.clone().oneshot(request).await.expect("infallible");
-        response.into_body().collect().await.expect("a body");
+        get(app, path).await;
         perennial_testing::advance(SECOND).await;
     };
     for (after, expected) in [(0, [1, 1]), (50, [1, 1]), (15, [2, 1]), (600, [3, 1])] {
@@ -351,4 +346,31 @@ async fn page_of_a_thousand_parts_is_made_again_at_each_invalidation() {
         .expect("is invalidated");
     ask().await;
     assert_eq!(database.generations("whole"), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stale_part_does_not_lengthen_a_declared_interval() {
+    let database = perennial_testing::Database::new();
+    let site = database.open(Perennial::builder()).expect("opens");
+    let page = {
+        let site = site.clone();
+        move || {
+            let site = site.clone();
+            async move {
+                let list = site.content_or("list", HOUR, "soon", async || {
+                    tokio::time::sleep(20 * SECOND).await;
+                    Ok::<_, Error>("the list")
+                });
+                let list = list.await.expect("is there").to_string();
+                ([("cache-control", "max-age=1")], list)
+            }
+        }
+    };
+    let policy = Refresh::from_headers(3600 * SECOND);
+    let app = Router::new().route("/", route(page).layer(site.layer(policy)));
+    for generations in 1..=2 {
+        assert_eq!(visit(&app).await, "soon");
+        assert_eq!(database.generations("/"), generations);
+        perennial_testing::advance(2 * SECOND).await;
+    }
 }

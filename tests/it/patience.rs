@@ -2,17 +2,13 @@
 
 use std::{convert::Infallible, time::Duration};
 
-use axum::{
-    Router,
-    body::Body,
-    http::{Request, StatusCode},
-    routing::post,
-};
+use axum::{Router, routing::post};
 use perennial::{ErrorKind, Perennial, Refresh};
 use perennial_jobs::ExclusiveLayer;
 use perennial_testing::Database;
 use tokio::time::Instant;
-use tower::ServiceExt;
+
+use crate::support::{get, request};
 
 const INTERVAL: Duration = Duration::from_secs(60);
 const POLICY: Refresh = Refresh::every(INTERVAL);
@@ -62,18 +58,6 @@ async fn stale_version_is_served_when_the_patience_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn fresh_version_of_a_process_that_slept_is_served_when_the_patience_ends() {
-    for patience in PATIENCES {
-        let database = Database::new();
-        let site = site(&database, patience);
-        assert_eq!(content(&site, "old").await, "old");
-        tokio::time::sleep(INTERVAL / 2).await;
-        database.hang();
-        assert_eq!(waits(patience, content(&site, "new")).await, "old");
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn generated_version_is_served_unsaved_when_the_patience_ends() {
     for patience in PATIENCES {
         let database = Database::new();
@@ -101,9 +85,8 @@ async fn response_of_an_exclusive_route_is_sent_when_the_patience_ends() {
                 .layer(ExclusiveLayer::new(&site.locks(), |_| "import".into()))
         };
         let router = Router::new().route("/import", service);
-        let request = Request::post("/import").body(Body::empty());
-        let response = waits(patience, router.oneshot(request.expect("a request"))).await;
-        assert_eq!(response.expect("is infallible").status(), 200);
+        let reply = waits(patience, request(&router, "POST", "/import", &[])).await;
+        assert_eq!(reply.status, 200);
     }
 }
 
@@ -180,11 +163,9 @@ async fn a_database_that_is_known_to_fail_keeps_few_waiting() {
             Router::new().fallback(async || "a page").layer(layer)
         };
         let visit = async |app: &Router, path: &str| {
-            let request = Request::get(path).body(Body::empty()).expect("a request");
-            let begun = Instant::now();
-            let response = app.clone().oneshot(request).await.expect("infallible");
-            assert_eq!(response.status(), StatusCode::OK);
-            begun.elapsed()
+            let reply = get(app, path).await;
+            assert_eq!(reply.status, 200);
+            reply.took
         };
         let paths: Vec<_> = (0..50).map(|page| format!("/{page}")).collect();
         let first = app(&site(&database, Duration::from_millis(500)));

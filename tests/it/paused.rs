@@ -10,9 +10,7 @@ use std::{
     time::Duration,
 };
 
-use axum::{Router, body::Body, http::Request};
-use bytes::Bytes;
-use http_body_util::BodyExt;
+use axum::Router;
 use perennial::{
     Builder, Perennial, Refresh,
     event::Served,
@@ -21,9 +19,8 @@ use perennial::{
 };
 use perennial_store::{Backend, Call, CallFuture, Invalidated, Publish, Reply, error::BoxError};
 use perennial_testing::Memory;
-use tower::ServiceExt;
 
-use crate::support::{Ask, Origin, every, page, patient};
+use crate::support::{Origin, every, page, patient};
 
 /// The database that several sites share; each site stands for a process.
 #[derive(Clone)]
@@ -97,26 +94,13 @@ impl Shared {
     }
 }
 
-/// A service for visitors without a network. The router is leaked, so that the handle can be
-/// copied.
-#[derive(Clone, Copy)]
-pub(crate) struct Here(pub(crate) &'static Router);
-
-pub(crate) fn here(app: Router) -> Here {
-    Here(Box::leak(Box::new(app)))
-}
-
-impl Ask for Here {
-    async fn ask(self, request: Request<Body>) -> (http::response::Parts, Bytes) {
-        let response = self.0.clone().oneshot(request).await;
-        let (head, body) = response.expect("is infallible").into_parts();
-        let body = body.collect().await.expect("a whole body").to_bytes();
-        (head, body)
-    }
+/// Leaks a service for visitors without a network: its address can be copied.
+pub(crate) fn here(app: Router) -> &'static Router {
+    Box::leak(Box::new(app))
 }
 
 /// An origin, and a process that caches its pages.
-pub(crate) fn origin_behind(site: &Perennial, policy: Refresh) -> (Origin, Here) {
+pub(crate) fn origin_behind(site: &Perennial, policy: Refresh) -> (Origin, &'static Router) {
     let origin = Origin::default();
     let address = here(origin.router().layer(site.layer(policy)));
     (origin, address)
@@ -125,7 +109,7 @@ pub(crate) fn origin_behind(site: &Perennial, policy: Refresh) -> (Origin, Here)
 /// A process with a memory of its own.
 pub(crate) struct Process {
     pub(crate) site: Perennial,
-    pub(crate) address: Here,
+    pub(crate) address: &'static Router,
 }
 
 impl Process {
@@ -147,7 +131,7 @@ impl Process {
 
     /// Regenerates a page, and returns the layer's answer.
     pub(crate) async fn regenerate(&self, path: &str) -> Option<Served> {
-        let mut visited = self.site.regenerate(self.address.0.clone(), [path]).await;
+        let mut visited = self.site.regenerate(self.address.clone(), [path]).await;
         visited.pop().expect("is visited").1
     }
 

@@ -84,6 +84,33 @@ async fn targeted_field_decides_in_place_of_the_others_and_is_passed_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn response_that_is_old_on_arrival_ages_from_its_date() {
+    let now = SystemTime::now();
+    let date = |time| httpdate::fmt_http_date(time);
+    let (before, soon) = (
+        date(now - Duration::from_mins(50)),
+        date(now + Duration::from_mins(10)),
+    );
+    let (before, soon) = (("date", &*before), ("expires", &*soon));
+    let hour = ("cache-control", "max-age=3600");
+    // The head; the expected interval and age in seconds, at most a minute ago.
+    for (head, fresh, age) in [
+        (vec![before, soon], 600, 3000),
+        (vec![before, hour], 600, 3000),
+        (vec![before, hour, ("age", "3300")], 300, 3300),
+        (vec![("date", "yesterday"), soon], 600, 0),
+    ] {
+        let folder = Folder::new();
+        let address = site_with(&folder, &head, Refresh::from_headers(LONG)).await;
+        let left = fresh_for(address).await.expect("is a hit");
+        assert!((fresh - MINUTE..=fresh).contains(&left), "{head:?}: {left}");
+        let said = get(address, "/").await.header("age").parse();
+        let said: i64 = said.expect("a number");
+        assert!((age..=age + MINUTE).contains(&said), "{head:?}: {said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn date_is_the_generation_time_and_age_the_time_since() {
     let folder = Folder::new();
     let address = site_with(&folder, &[], Refresh::every(LONG)).await;

@@ -4,14 +4,11 @@ use std::time::Instant;
 
 use axum::{
     Router,
-    body::Body,
-    http::Request,
     routing::{get, post},
 };
 use perennial::{DAY, Refresh, event::Served};
 use perennial_idempotency::{IdempotencyLayer, Scope};
 use perennial_store::PruneRequests;
-use tower::ServiceExt;
 
 use crate::{databases::Db, support};
 
@@ -72,10 +69,8 @@ async fn no_statement_reads_a_whole_table_on_postgres() {
     let page = get(async || "new").layer(site.layer(Refresh::every(DAY)));
     let app = Router::new().route("/books/{number}", page);
     let visit = async |number: u32| {
-        let request = Request::get(format!("/books/{number}")).body(Body::empty());
-        let response = app.clone().oneshot(request.expect("a request")).await;
-        let status = response.expect("infallible").headers()["cache-status"].clone();
-        status.to_str().expect("text").to_owned()
+        let reply = support::get(&app, &format!("/books/{number}")).await;
+        reply.header("cache-status").to_owned()
     };
     assert!(visit(1).await.contains("hit"));
     let store = db.database().await.store("perennial_").await;
@@ -117,10 +112,9 @@ async fn no_statement_reads_a_whole_table_on_postgres() {
         .await;
         timed("a request runs once, and is repeated", async {
             for _ in 0..2 {
-                let request = Request::post("/pay").header("idempotency-key", turn);
-                let request = request.body(Body::empty()).expect("a request");
-                let response = paid.clone().oneshot(request).await.expect("infallible");
-                assert_eq!(response.status(), 200);
+                let key = [("idempotency-key", &*turn.to_string())];
+                let reply = support::request(&paid, "POST", "/pay", &key).await;
+                assert_eq!(reply.status, 200);
             }
         })
         .await;

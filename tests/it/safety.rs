@@ -18,21 +18,20 @@ use axum::{
 use http_body_util::BodyExt;
 use perennial::{
     Perennial, Refresh,
-    entries::EntryFilter,
     event::{Bypass, Served},
     locks::LockKind,
 };
-use perennial_store::{Backend, Call, List, PruneLocks, Reply, Unused};
+use perennial_store::{Backend, Call, PruneLocks, Reply, Unused};
 use proptest::{
     prelude::*,
     strategy::ValueTree,
     test_runner::{Config, TestRunner},
 };
-use tower::{Layer, ServiceExt};
+use tower::Layer;
 
 use crate::{
     paused::{Shared, here},
-    support::{Folder, get, request, rounds},
+    support::{Ask, Folder, get, request, rounds},
 };
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -126,15 +125,9 @@ async fn generator_and_store_see_nothing_of_a_visitor() {
                 .headers_mut()
                 .append(name, HeaderValue::from_bytes(&value).expect("a value"));
         }
-        let response = service.clone().oneshot(request).await.expect("infallible");
-        let status = response.status().as_u16();
+        let (answer, body) = service.ask(request).await;
+        let status = answer.status.as_u16();
         assert!(matches!(status, 200 | 206 | 304), "{status}");
-        let body = response
-            .into_body()
-            .collect()
-            .await
-            .expect("is read")
-            .to_bytes();
         if status == 200 && !head {
             let first = bodies.entry(path).or_insert_with(|| body.clone());
             assert_eq!(*first, body, "what is stored depends on who asks");
@@ -267,11 +260,10 @@ async fn invented_keys_do_not_keep_real_pages_out() {
     let page = async |request: Request| format!("{:2000}", request.uri().to_string());
     let app = Router::new().fallback(page).layer(layer);
     let hit = async |path: String| {
-        let mut request = Request::new(Body::empty());
-        *request.uri_mut() = path.parse().expect("a URI");
-        let response = app.clone().oneshot(request).await.expect("infallible");
-        let status = response.headers()["cache-status"].to_str().expect("text");
-        status.contains("hit")
+        get(&app, &path)
+            .await
+            .header("cache-status")
+            .contains("hit")
     };
     // The attack has begun before the first real visitor comes.
     let (mut visits, mut hits, mut warm_visits, mut warm_hits) = (0, 0, 0, 0);
@@ -290,16 +282,7 @@ async fn invented_keys_do_not_keep_real_pages_out() {
         }
     }
     let stats = site.stats();
-    let mut rows = 0;
-    let mut filter = EntryFilter::new().limit(1000);
-    loop {
-        let listed = site.entries(&filter).await.expect("is listed");
-        rows += listed.entries.len();
-        match listed.next {
-            Some(next) => filter = filter.start_at(&next),
-            None => break,
-        }
-    }
+    let rows = site.counted().await.expect("answers").pages as usize;
     println!(
         "{invented} invented keys in {:?}; {pages} pages: {hits} hits of {visits} visits, {warm_hits} of {warm_visits} in the second half; \
          {rows} rows; memory {} of {} bytes",
@@ -331,9 +314,8 @@ async fn a_service_never_generates_for_the_host_of_another() {
     let visit = async |router: &Router, host: &str, path: &str| {
         let request = Request::get(path).header("host", host);
         let request = request.body(Body::empty()).expect("a request");
-        let response = router.clone().oneshot(request).await.expect("infallible");
-        let body = response.into_body().collect().await.expect("a body");
-        String::from_utf8(body.to_bytes().to_vec()).expect("text")
+        let (_, body) = router.ask(request).await;
+        String::from_utf8(body.to_vec()).expect("text")
     };
     let [ann, bob] = ["Ann", "Bob"].map(shop);
     for path in ["/x", "/y"] {
@@ -367,20 +349,9 @@ async fn keys_that_are_invented_all_day_are_pruned_within_the_hour() {
     let site = database.open(Perennial::builder()).expect("opens");
     let layer = site.layer(Refresh::every(LONG)).max_keys(LIMIT);
     let app = Router::new().fallback(async || "a page").layer(layer);
-    let visit = async |path: String| {
-        let request = Request::get(path).body(Body::empty()).expect("a request");
-        app.clone().oneshot(request).await.expect("infallible");
-    };
-    let rows = async || {
-        let rows = |call| async { database.call(call).await.expect("answers") };
-        let Reply::List(entries) = rows(Call::List(List {
-            from: "/".into(),
-            most: 100_000,
-        }))
-        .await
-        else {
-            panic!("entries");
-        };
+    let visit = async |path: String| get(&app, &path).await;
+    let pages = async || site.counted().await.expect("answers").pages as usize;
+    let locks = async || {
         let mut locks = 0;
         let mut after = None;
         loop {
@@ -395,14 +366,13 @@ async fn keys_that_are_invented_all_day_are_pruned_within_the_hour() {
                 unused,
                 after: after.clone(),
             });
-            let Reply::PruneLocks(next) = rows(call).await else {
+            let Reply::PruneLocks(next) = database.call(call).await.expect("answers") else {
                 panic!("a name");
             };
-            let Some(next) = next else { break };
+            let Some(next) = next else { break locks };
             locks += 1;
             after = Some(next);
         }
-        (entries.len(), locks)
     };
     let mut most = 0;
     for second in (0..24 * 3600).step_by(10) {
@@ -411,12 +381,11 @@ async fn keys_that_are_invented_all_day_are_pruned_within_the_hour() {
         }
         perennial_testing::advance(Duration::from_secs(10)).await;
         if second % 600 == 0 {
-            let (pages, _) = rows().await;
-            most = most.max(pages);
+            most = most.max(pages().await);
         }
     }
     assert!(most <= 5 * LIMIT, "{most}");
-    let (_, batches) = rows().await;
+    let batches = locks().await;
     assert!(batches * 100 <= 10 * LIMIT, "{batches} times 100 locks");
     // A visitor of a real page an hour later.
     for _ in 0..4 {
@@ -426,7 +395,7 @@ async fn keys_that_are_invented_all_day_are_pruned_within_the_hour() {
             perennial_testing::advance(Duration::from_secs(2)).await;
         }
     }
-    let (pages, _) = rows().await;
+    let pages = pages().await;
     // The first keys were stored as pages are.
     assert!(pages <= LIMIT + 1, "{pages}");
 }

@@ -46,7 +46,7 @@ on_database! {
 }
 #[cfg(feature = "mysql")]
 on_database! {
-    mysql_committed = crate::databases::Db::mysql_committed();
+    mysql_committed = crate::databases::Db::mysql_with(&["SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"]);
     lock_is_not_taken_over_during_a_publish
     publish_during_a_takeover_is_refused
 }

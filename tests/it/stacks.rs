@@ -1,15 +1,13 @@
 //! Declarations of extensions, and places of the layer among middleware: an anonymous visitor's
-//! request is cached, and a logged-in visitor gets a page of the visitor's own. `personal.rs` and
-//! `poisoned_stacks.rs` have stacks of real crates.
+//! request is cached, and a logged-in visitor gets a page of the visitor's own. `personal.rs` has
+//! stacks of real crates.
 
 use std::time::Duration;
 
 use axum::{
     Extension, Router,
     extract::{MatchedPath, OriginalUri, Request},
-    http::header,
-    middleware::{Next, from_fn},
-    response::Response,
+    middleware::from_fn,
     routing::get as route,
 };
 use perennial::{Refresh, layer::RefreshLayer};
@@ -17,30 +15,16 @@ use tower::ServiceBuilder;
 use tower_http::cors::CorsLayer;
 
 use crate::{
+    middleware::{User, authenticate},
     paused::{Shared, here},
     support::request,
 };
 
 const POLICY: Refresh = Refresh::every(Duration::from_secs(3600));
 
-/// The logged-in visitor.
-#[derive(Clone, Debug)]
-struct User(String);
-
 /// A pool, say.
 #[derive(Clone, Debug)]
 struct Pool(&'static str);
-
-/// A typical middleware of applications.
-async fn authenticate(mut request: Request, next: Next) -> Response {
-    let cookie = request.headers().get(header::COOKIE).cloned();
-    let user = cookie.as_ref().and_then(|it| it.to_str().ok());
-    if let Some(user) = user.and_then(|it| it.strip_prefix("user=")) {
-        let user = User(user.to_owned());
-        request.extensions_mut().insert(user);
-    }
-    next.run(request).await
-}
 
 /// Answers for whom the page is, as far as the handler can tell.
 async fn page(user: Option<Extension<User>>, request: Request) -> String {

@@ -153,7 +153,6 @@ contract! {
     pages_that_nobody_reads_go_first_but_for_those_being_regenerated
     equal_names_of_different_kinds_are_different_locks
     request_is_begun_by_one_owner
-    owner_without_a_reply_begins_once
     request_is_taken_over_only_after_its_time
     first_response_of_the_owner_stays
     request_that_has_not_finished_is_forgotten_by_its_owner
@@ -633,11 +632,7 @@ async fn an_invalidation_that_is_rolled_back_is_seen_by_nobody(db: Db) {
     let store = open(&db).await;
     let made = ask(&*store, Invalidate::new("purged:/made")).await;
     // The server's statements, without the commit.
-    let counter = match db.url().starts_with("postgres") {
-        true => "UPDATE perennial_schema SET version = version + 3600000000 WHERE id = 2",
-        false => "UPDATE perennial_invalidation SET epoch = epoch + 3600000000 WHERE name = '*'",
-    };
-    let mut undone = db.uncommitted(counter).await;
+    let mut undone = db.uncommitted(&db.raise_epochs(3_600_000_000)).await;
     let epoch = made + 3_600_000_000;
     let name = format!(
         "INSERT INTO perennial_invalidation (name, epoch) VALUES ('purged:/undone', {epoch})"
@@ -1068,7 +1063,7 @@ async fn a_lock_is_inspected_listed_and_broken(db: Db) {
 
 #[cfg(feature = "mysql")]
 on_database! {
-    mysql_frozen = crate::databases::Db::mysql_frozen();
+    mysql_frozen = crate::databases::Db::mysql_with(&["SET timestamp = 1900000000.5"]);
     one_of_several_tries_in_a_microsecond_gets_the_lock
 }
 
@@ -1330,22 +1325,6 @@ async fn request_is_begun_by_one_owner(db: Db) {
     assert_eq!(begun(&*store, other).await, "print");
 }
 
-async fn owner_without_a_reply_begins_once(db: Db) {
-    let store = open(&db).await;
-    for _ in 0..2 {
-        assert_eq!(begun(&*store, begin("r", "a")).await, "own");
-    }
-    for _ in 0..2 {
-        assert!(finish(&*store, "r", "a", Some("paid")).await);
-    }
-    assert_eq!(
-        begun(&*store, begin("r", "a")).await,
-        "paid",
-        "not begun again"
-    );
-    assert_eq!(begun(&*store, begin("r", "b")).await, "paid");
-}
-
 async fn request_is_taken_over_only_after_its_time(db: Db) {
     let store = open(&db).await;
     let again = |owner: &str, fingerprint: &str, hours| {
@@ -1375,14 +1354,18 @@ async fn first_response_of_the_owner_stays(db: Db) {
         !finish(&*store, "r", "a", Some("none")).await,
         "nobody has begun it"
     );
-    assert_eq!(begun(&*store, begin("r", "a")).await, "own");
+    for _ in 0..2 {
+        assert_eq!(begun(&*store, begin("r", "a")).await, "own");
+    }
     assert!(!finish(&*store, "r", "b", Some("not mine")).await);
     assert!(finish(&*store, "r", "a", Some("paid")).await);
     for later in [None, Some("other")] {
         assert!(finish(&*store, "r", "a", later).await, "as before");
         assert!(!finish(&*store, "r", "b", later).await);
     }
-    assert_eq!(begun(&*store, begin("r", "c")).await, "paid");
+    for owner in ["a", "b"] {
+        assert_eq!(begun(&*store, begin("r", owner)).await, "paid");
+    }
     assert_eq!(begun(&*store, begin("s", "a")).await, "own");
     assert!(finish(&*store, "s", "a", None).await);
     assert!(finish(&*store, "s", "a", Some("late")).await);

@@ -1,6 +1,7 @@
 //! The shared parts of the tests: an origin that counts, a site in this process, and visitors.
 
 use std::{
+    convert::Infallible,
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::{
@@ -31,6 +32,7 @@ use tokio::{
     task::JoinSet,
     time::Instant,
 };
+use tower::{Service, ServiceExt};
 
 /// Returns a number of rounds: all of them if every test is to run, or else the few of `cargo test`.
 pub(crate) fn rounds(all: usize, few: usize) -> usize {
@@ -150,6 +152,16 @@ pub(crate) async fn serve(app: Router) -> SocketAddr {
     address
 }
 
+/// Serves the pages of an origin through a layer.
+pub(crate) async fn serve_origin(
+    site: &Perennial,
+    policy: impl Into<Refresh>,
+) -> (Origin, SocketAddr) {
+    let origin = Origin::default();
+    let address = serve(origin.router().layer(site.layer(policy))).await;
+    (origin, address)
+}
+
 /// A folder for a database, gone with the value.
 pub(crate) struct Folder(TempDir);
 
@@ -204,18 +216,15 @@ impl Reply {
     }
 }
 
-/// A place where visitors ask: an address, or a router in the same process.
-pub(crate) trait Ask: Copy + Send + 'static {
+/// A place where visitors ask.
+pub(crate) trait Ask {
     /// Sends a request; the head and the whole body of the answer.
-    fn ask(
-        self,
-        request: http::Request<Body>,
-    ) -> impl Future<Output = (http::response::Parts, Bytes)> + Send;
+    fn ask(self, request: Request) -> impl Future<Output = (http::response::Parts, Bytes)> + Send;
 }
 
 /// Makes a request on a connection of its own.
 impl Ask for SocketAddr {
-    async fn ask(self, request: http::Request<Body>) -> (http::response::Parts, Bytes) {
+    async fn ask(self, request: Request) -> (http::response::Parts, Bytes) {
         let stream = TcpStream::connect(self).await.expect("connects");
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
@@ -228,6 +237,22 @@ impl Ask for SocketAddr {
     }
 }
 
+/// Calls a service in the same process.
+impl<S> Ask for &S
+where
+    S: Service<Request, Response: IntoResponse + Send, Error = Infallible, Future: Send>
+        + Clone
+        + Send
+        + Sync,
+{
+    async fn ask(self, request: Request) -> (http::response::Parts, Bytes) {
+        let Ok(response) = self.clone().oneshot(request).await;
+        let (head, body) = response.into_response().into_parts();
+        let body = body.collect().await.expect("a whole body").to_bytes();
+        (head, body)
+    }
+}
+
 pub(crate) async fn get(address: impl Ask, path: &str) -> Reply {
     request(address, "GET", path, &[]).await
 }
@@ -235,6 +260,15 @@ pub(crate) async fn get(address: impl Ask, path: &str) -> Reply {
 pub(crate) async fn post(address: impl Ask, path: &str, form: &str) -> Reply {
     let form_type = ("content-type", "application/x-www-form-urlencoded");
     exchange(address, "POST", path, &[form_type], form).await
+}
+
+/// Makes a payment, which has this key.
+pub(crate) async fn pay(address: SocketAddr, key: &str) -> Reply {
+    let headers = [
+        ("idempotency-key", key),
+        ("content-type", "application/x-www-form-urlencoded"),
+    ];
+    exchange(address, "POST", "/pay", &headers, "cents=1990").await
 }
 
 pub(crate) async fn request(
@@ -279,7 +313,11 @@ pub(crate) struct Crowd(JoinSet<Reply>);
 
 impl Crowd {
     /// Makes `count` requests, to the addresses in turn.
-    pub(crate) fn visit(count: usize, addresses: &[impl Ask], path: &str) -> Self {
+    pub(crate) fn visit(
+        count: usize,
+        addresses: &[impl Ask + Copy + Send + 'static],
+        path: &str,
+    ) -> Self {
         let mut crowd = Self(JoinSet::new());
         for &address in addresses.iter().cycle().take(count) {
             crowd.another(address, path);
@@ -287,7 +325,7 @@ impl Crowd {
         crowd
     }
 
-    pub(crate) fn another(&mut self, address: impl Ask, path: &str) {
+    pub(crate) fn another(&mut self, address: impl Ask + Send + 'static, path: &str) {
         let path = path.to_owned();
         self.0.spawn(async move { get(address, &path).await });
     }

@@ -9,14 +9,13 @@ use std::{
     time::Duration,
 };
 
-use axum::{Router, body::Body, http::Request, routing::get};
+use axum::{Router, routing::get};
 use perennial::{Builder, DAY, ErrorKind, Perennial, Refresh};
 use perennial_jobs::Once;
 use perennial_testing::{Database, advance};
 use tokio::time::Instant;
-use tower::ServiceExt;
 
-use crate::support::{is_database, taken};
+use crate::support::{self, is_database, request, taken};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_mins(1);
@@ -38,24 +37,6 @@ async fn two_processes_generate_a_page_once() {
     let both = tokio::join!(content(&here, "a"), content(&there, "b"));
     assert_eq!(both.0, both.1);
     assert_eq!(database.generations("key"), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn generations_of_variants_count_together() {
-    let database = Database::new();
-    let site = open(&database);
-    let key = perennial::Key::new().header(axum::http::header::ACCEPT_LANGUAGE);
-    let app = get(|| async { "page" }).layer(site.layer(POLICY).key(key));
-    let app = Router::new().route("/{page}", app);
-    for (path, language) in [("/a", "de"), ("/a", "fr"), ("/a", "fr"), ("/ab", "fr")] {
-        let request = Request::get(path).header("accept-language", language);
-        let request = request.body(Body::empty()).expect("a request");
-        let response = app.clone().oneshot(request).await.expect("infallible");
-        assert_eq!(response.status(), 200);
-    }
-    assert_eq!(database.generations("/a"), 2);
-    assert_eq!(database.generations("/ab"), 1);
-    assert_eq!(database.generations("/"), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -94,12 +75,8 @@ async fn page_is_not_modified_later_than_it_is_sent() {
     let page = get(|| async { "page" });
     let app = Router::new().route("/", page.layer(site.layer(POLICY)));
     advance(7 * DAY).await;
-    let request = Request::get("/").body(Body::empty()).expect("a request");
-    let response = app.oneshot(request).await.expect("infallible");
-    let time = |name| {
-        let header = response.headers()[name].to_str().expect("is text");
-        httpdate::parse_http_date(header).expect("is a date")
-    };
+    let reply = support::get(&app, "/").await;
+    let time = |name| httpdate::parse_http_date(reply.header(name)).expect("is a date");
     assert!(time("last-modified") <= time("date"));
 }
 
@@ -170,14 +147,10 @@ async fn page_is_compressed_when_time_has_passed() {
     let site = open(&database);
     let page = get(|| async { axum::response::Html("<p>text</p>".repeat(100)) });
     let app = Router::new().route("/", page.layer(site.layer(POLICY)));
-    let visit = async || {
-        let request = Request::get("/").header("accept-encoding", "gzip");
-        let request = request.body(Body::empty()).expect("a request");
-        app.clone().oneshot(request).await.expect("infallible")
-    };
+    let visit = async || request(&app, "GET", "/", &[("accept-encoding", "gzip")]).await;
     visit().await;
     advance(Duration::from_millis(1)).await;
-    assert_eq!(visit().await.headers()["content-encoding"], "gzip");
+    assert_eq!(visit().await.header("content-encoding"), "gzip");
 }
 
 #[tokio::test]

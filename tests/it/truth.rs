@@ -157,7 +157,7 @@ async fn no_answer_is_older_than_promised(db: Db) {
     let (site, _processes, _) = Site::start(&db).await;
     site.program_invalidates("tag:none").await;
     // The state after the database's clock was set back: each epoch is one more than the one before.
-    db.execute(&raise_epochs(&db, 3_600_000_000)).await;
+    db.execute(&db.raise_epochs(3_600_000_000)).await;
     site.shows_the_data(0..PAGES.len()).await;
 
     let visitors = site.visitors(crowd);
@@ -328,16 +328,6 @@ async fn invalidate(State(site): State<Perennial>, headers: HeaderMap) {
     done.expect("is done");
 }
 
-/// Returns the statement that raises the latest epoch.
-fn raise_epochs(db: &Db, by: usize) -> String {
-    match db.url().starts_with("postgres") {
-        true => format!("UPDATE perennial_schema SET version = version + {by} WHERE id = 2"),
-        false => {
-            format!("UPDATE perennial_invalidation SET epoch = epoch + {by} WHERE name = '*'")
-        }
-    }
-}
-
 impl Site {
     /// Starts the processes, and the service with their data.
     async fn start(db: &Db) -> (Arc<Self>, Vec<Contender>, SocketAddr) {
@@ -426,16 +416,13 @@ impl Site {
             true => format!("CONCAT('{kind}:{names}-', n.d)"),
             false => format!("'{kind}:{names}-' || n.d"),
         };
-        let latest = match db.url().starts_with("postgres") {
-            true => "SELECT version FROM perennial_schema WHERE id = 2",
-            false => "SELECT epoch FROM perennial_invalidation WHERE name = '*'",
-        };
         db.execute(&format!(
             "BEGIN; {raise}; INSERT INTO perennial_invalidation (name, epoch)
              SELECT CASE WHEN n.d = {place} THEN '{name}' WHEN {purging} THEN {purged} ELSE {stale} END,
                  ({latest}) - {names} + 1 + n.d
              FROM {rows}{again}; COMMIT",
-            raise = raise_epochs(db, names),
+            latest = db.latest_epoch(),
+            raise = db.raise_epochs(names as u64),
             name = PAGES[page].1,
             purged = numbered("purged_tag"),
             stale = numbered("tag"),

@@ -186,7 +186,7 @@ async fn fresh_page_is_regenerated_and_a_failure_is_reported() {
     let crowd = Crowd::visit(1, &[b.address], "/p");
     until("b generates", async || origin.begun() == 4).await;
     let site = b.site.clone();
-    let app = b.address.0.clone();
+    let app = b.address.clone();
     let told = tokio::spawn(async move { site.regenerate(app, ["/p"]).await });
     synced().await;
     assert!(!told.is_finished());

@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::{
     Extension, Router,
     body::Body,
-    http::{Request, Response, StatusCode, header},
+    http::{Request, StatusCode, header},
     routing::get,
 };
 use perennial::{
@@ -16,7 +16,8 @@ use perennial::{
     locks::LockKind,
 };
 use perennial_testing::{self, advance};
-use tower::ServiceExt;
+
+use crate::support::Ask;
 
 use crate::log::Log;
 
@@ -57,8 +58,8 @@ fn app(site: &Perennial) -> Router {
 /// Returns how the site has counted a request, and its `Cache-Status`.
 async fn visit(site: &Perennial, app: &Router, request: Request<Body>) -> (Served, String) {
     let before = site.stats();
-    let response: Response<Body> = app.clone().oneshot(request).await.expect("answers");
-    let status = response.headers()["cache-status"]
+    let (head, _) = app.ask(request).await;
+    let status = head.headers["cache-status"]
         .to_str()
         .expect("text")
         .to_owned();

@@ -4,9 +4,8 @@ use std::{convert::Infallible, time::Duration};
 
 use axum::{
     Extension, Router,
-    body::Body,
     extract::Request,
-    http::{HeaderMap, HeaderValue, Method, Response, header},
+    http::{HeaderMap, header},
     response::IntoResponse,
     routing::{get as route, post},
 };
@@ -14,20 +13,15 @@ use http_body_util::BodyExt;
 use perennial::{Key, Perennial, Refresh, layer::RefreshLayer};
 use tower::ServiceExt;
 
-use crate::{log::Log, support::Folder};
+use crate::{
+    log::Log,
+    support::{Folder, get, request},
+};
 
 const POLICY: Refresh = Refresh::every(Duration::from_secs(3600));
 
 #[derive(Clone)]
 struct User;
-
-/// Asks once.
-async fn ask(app: &Router, method: Method, path: &str) -> Response<Body> {
-    let mut request = Request::new(Body::empty());
-    *request.method_mut() = method;
-    *request.uri_mut() = path.parse().expect("a URI");
-    app.clone().oneshot(request).await.expect("infallible")
-}
 
 /// The warnings of the run, on the test's own thread.
 async fn warnings(run: impl AsyncFn()) -> Vec<String> {
@@ -49,9 +43,9 @@ async fn an_undeclared_extension_is_warned_of_once_for_each_layer_with_its_remed
         for layer in [site.layer(POLICY), site.layer(POLICY)] {
             let app = page(layer).layer(Extension(User));
             for _ in 0..3 {
-                let response = ask(&app, Method::GET, "/page/7?a=b").await;
+                let reply = get(&app, "/page/7?a=b").await;
                 assert_eq!(
-                    response.headers()["cache-status"],
+                    reply.header("cache-status"),
                     "perennial; fwd=bypass; detail=undeclared-extension"
                 );
             }
@@ -64,7 +58,7 @@ async fn an_undeclared_extension_is_warned_of_once_for_each_layer_with_its_remed
                 .bypass_if(|parts| parts.extensions.get::<User>().is_some()),
         ] {
             let app = page(layer).layer(Extension(User));
-            ask(&app, Method::GET, "/page/7?a=b").await;
+            get(&app, "/page/7?a=b").await;
         }
     })
     .await;
@@ -91,11 +85,8 @@ async fn an_authorization_that_the_handler_does_not_see_is_warned_of_once() {
         let page =
             route(async |headers: HeaderMap| headers.contains_key("authorization").to_string());
         let app = Router::new().route("/page/{id}", page.layer(layer));
-        let request = Request::get(path).header("authorization", "Bearer t");
-        let request = request.body(Body::empty()).expect("a request");
-        let response = app.oneshot(request).await.expect("infallible");
-        let body = axum::body::to_bytes(response.into_body(), 100);
-        body.await.expect("a body")
+        let authorization = [("authorization", "Bearer t")];
+        request(&app, "GET", path, &authorization).await.body
     };
     let warned = warnings(async || {
         let layer = site.layer(POLICY);
@@ -142,15 +133,9 @@ async fn a_site_declares_extensions_for_all_its_layers() {
         site.purge("/page").await.expect("purges");
         let app = Router::new().route("/page", route(sees).layer(layer));
         let app = app.layer(Extension(User)).layer(Extension(7_u8));
-        let response = ask(&app, Method::GET, "/page").await;
-        assert_eq!(
-            response.headers()["cache-status"],
-            "perennial; fwd=miss; stored"
-        );
-        let body = axum::body::to_bytes(response.into_body(), 100)
-            .await
-            .expect("a body");
-        assert_eq!(body, seen);
+        let reply = get(&app, "/page").await;
+        assert_eq!(reply.header("cache-status"), "perennial; fwd=miss; stored");
+        assert_eq!(reply.text(), seen);
     }
 }
 
@@ -167,32 +152,28 @@ async fn a_layer_on_a_route_without_get_says_so_once() {
             .route("/posted/{id}", posted)
             .route("/both", both)
     };
-    let asked = async |path: &'static str, methods: &[(Method, usize)]| {
+    let asked = async |path: &'static str, methods: &[(&str, usize)]| {
         warnings(async || {
             site.purge(path).await.expect("purges");
             let app = app(site.layer(POLICY));
             for (method, times) in methods {
                 for _ in 0..*times {
-                    ask(&app, method.clone(), path).await;
+                    request(&app, method, path, &[]).await;
                 }
             }
         })
         .await
     };
-    let warned = asked("/posted/1", &[(Method::POST, 3), (Method::GET, 2)]).await;
+    let warned = asked("/posted/1", &[("POST", 3), ("GET", 2)]).await;
     assert_eq!(warned.len(), 1, "{warned:#?}");
     assert!(
         warned[0].contains("without GET") && warned[0].contains("/posted/"),
         "{warned:#?}"
     );
-    let warned = asked("/posted/2", &[(Method::POST, 300)]).await;
+    let warned = asked("/posted/2", &[("POST", 300)]).await;
     assert_eq!(warned.len(), 1, "{warned:#?}");
     assert!(warned[0].contains("/posted/{id}"), "{warned:#?}");
-    let warned = asked(
-        "/both",
-        &[(Method::POST, 3), (Method::GET, 2), (Method::POST, 300)],
-    )
-    .await;
+    let warned = asked("/both", &[("POST", 3), ("GET", 2), ("POST", 300)]).await;
     assert!(warned.is_empty(), "{warned:#?}");
 }
 
@@ -225,15 +206,10 @@ async fn routes_of_another_axum_are_not_cached_and_a_warning_says_why() {
 }
 
 /// The lines of the layer's log, with those for debugging, of a request with these headers.
-async fn lines(app: &Router, headers: &[(&'static str, &'static str)]) -> String {
+async fn lines(app: &Router, headers: &[(&str, &str)]) -> String {
     let log = Log::of_this_thread();
     for _ in 0..2 {
-        let mut request = Request::get("/").body(Body::empty()).expect("a request");
-        for (name, value) in headers {
-            let value = value.parse().expect("a value");
-            request.headers_mut().insert(*name, value);
-        }
-        let _ = app.clone().oneshot(request).await.expect("infallible");
+        request(app, "GET", "/", headers).await;
     }
     log.text()
 }
@@ -282,9 +258,7 @@ async fn a_failure_without_ignored_extensions_names_them_and_the_remedies() {
     let app = Router::new().route("/", route(page).layer(layer));
     let app = app.layer(Extension(User));
     let log = Log::of_this_thread();
-    let request = Request::get("/").body(Body::empty()).expect("a request");
-    let response = app.oneshot(request).await.expect("infallible");
-    assert_eq!(response.status(), 500);
+    assert_eq!(get(&app, "/").await.status, 500);
     let log = log.text();
     for said in ["wrong_uses::User", "`bypass_if`", "`share_extension`"] {
         assert!(log.contains(said), "{said}: {log}");
@@ -297,7 +271,7 @@ async fn a_response_that_varies_by_the_origin_is_told_to_put_cors_outside() {
     let layer = site.expect("opens").layer(POLICY);
     let page = async || ([(header::VARY, "Origin")], "a page");
     let app = Router::new().route("/", route(page).layer(layer));
-    let warned = warnings(async || drop(ask(&app, Method::GET, "/").await)).await;
+    let warned = warnings(async || drop(get(&app, "/").await)).await;
     assert_eq!(warned.len(), 1, "{warned:#?}");
     assert!(
         warned[0].contains("Put the CORS layer outside"),
@@ -324,18 +298,13 @@ async fn a_response_that_bypasses_because_of_its_visitor_is_private() {
     ];
     for app in apps {
         for (says, expected) in [(false, "private"), (true, "max-age=7")] {
-            let mut request = Request::get("/").body(Body::empty()).expect("a request");
-            if says {
-                request
-                    .headers_mut()
-                    .insert("says", HeaderValue::from_static("so"));
-            }
-            let response = app.clone().oneshot(request).await.expect("infallible");
-            assert_eq!(response.headers()[header::CACHE_CONTROL], expected);
+            let headers: &[_] = if says { &[("says", "so")] } else { &[] };
+            let reply = request(&app, "GET", "/", headers).await;
+            assert_eq!(reply.header("cache-control"), expected);
         }
     }
     // Other bypasses have another reason.
     let app = Router::new().route("/", route(page).layer(site.layer(POLICY).max_keys(0)));
-    let response = ask(&app, Method::GET, "/").await;
-    assert!(!response.headers().contains_key(header::CACHE_CONTROL));
+    let reply = get(&app, "/").await;
+    assert!(!reply.headers.contains_key(header::CACHE_CONTROL));
 }

@@ -89,15 +89,6 @@ mod tests {
     }
 
     #[test]
-    fn response_with_two_framings_is_not_stored() {
-        let response = Response::builder()
-            .header("content-length", "2")
-            .header("transfer-encoding", "chunked");
-        let (head, ()) = response.body(()).expect("a response").into_parts();
-        assert!(storable(&head, Bytes::from_static(b"ok")).is_none());
-    }
-
-    #[test]
     fn headers_of_a_connection_are_not_stored() {
         let response = Response::builder()
             .header("connection", "close, x-hop")

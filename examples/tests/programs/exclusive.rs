@@ -16,11 +16,6 @@ on_each_database! {
     late_write_of_an_overtaken_process_is_refused
 }
 
-// The database makes no difference.
-on_database! {
-    sqlite_file = crate::databases::Db::sqlite();
-}
-
 /// The answer to a refused sync.
 fn assert_refused(reply: &Reply) {
     assert_eq!(reply.status, 409, "{reply:?}");

@@ -1,25 +1,15 @@
 //! Payments that are sent twice and made once: the example in two processes.
 
-use std::net::SocketAddr;
-
 use rustix::process::Signal;
 
 use crate::{
     databases::Db,
     program::Program,
-    support::{Reply, exchange, get, until},
+    support::{get, pay, until},
 };
 
 on_each_database! {
     a_payment_whose_process_is_killed_when_charged_is_not_made_again
-}
-
-async fn pay(address: SocketAddr, key: &str) -> Reply {
-    let headers = [
-        ("idempotency-key", key),
-        ("content-type", "application/x-www-form-urlencoded"),
-    ];
-    exchange(address, "POST", "/pay", &headers, "cents=1990").await
 }
 
 /// Waits until the database has this number of rows with such a condition.
