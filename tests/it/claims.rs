@@ -6,7 +6,7 @@ use perennial::{ErrorKind, Perennial};
 use perennial_jobs::Claims;
 
 use crate::{
-    databases::{Db, all_of},
+    databases::Db,
     support::{is_database, until},
 };
 
@@ -19,7 +19,6 @@ on_each_database! {
     keys_can_be_texts_and_names_any_that_are_quoted
     keys_that_cannot_be_read_and_columns_that_hold_too_little_are_an_error_and_strand_nothing
     whatever_is_cancelled_claims_nothing
-    claim_ends_at_the_statement_limit_of_its_site
 }
 
 const LONG: Duration = Duration::from_secs(600);
@@ -301,17 +300,4 @@ async fn whatever_is_cancelled_claims_nothing(db: Db) {
         all.ids().len() == 10
     })
     .await;
-}
-
-async fn claim_ends_at_the_statement_limit_of_its_site(db: Db) {
-    // An SQLite file is there afterwards.
-    db.site().await;
-    with_pool!(db, pool => {
-        let builder = Perennial::builder().statement_timeout(Duration::from_millis(700));
-        let site = builder.with_pool(pool.clone()).await.expect("prepares");
-        let _held = all_of(&pool).await;
-        let jobs = Claims::with_pool(site.database().expect("has one"), "job");
-        let error = jobs.claim(1).await.expect_err("there is no connection");
-        assert!(error.to_string().ends_with("within 700ms"), "{error}");
-    });
 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use perennial::{ErrorKind, Perennial, locks::Locks, sql::Database};
-use perennial_jobs::{Once, OnceOutcome};
+use perennial_jobs::{Claims, Once, OnceOutcome, SessionLock};
 use tokio::{task::JoinSet, time::Instant};
 
 use crate::{
@@ -22,7 +22,7 @@ use crate::{
 on_each_database! {
     locks_that_are_unused_for_long_are_pruned
     work_done_once_runs_in_one_process_and_not_again
-    lock_without_a_site_has_the_statement_limit_of_its_database
+    each_call_ends_at_the_statement_limit
 }
 
 const LEASE: Duration = Duration::from_secs(6);
@@ -271,17 +271,30 @@ async fn work_done_once_runs_in_one_process_and_not_again(db: Db) {
     assert_eq!(again, OnceOutcome::Ran(1));
 }
 
-async fn lock_without_a_site_has_the_statement_limit_of_its_database(db: Db) {
+/// With the limit of a database, of a site's database, and of a site.
+async fn each_call_ends_at_the_statement_limit(db: Db) {
     const LIMIT: Duration = Duration::from_millis(700);
     // An SQLite file is there afterwards.
     db.site().await;
     with_pool!(db, pool => {
         let database = Database::from(pool.clone()).statement_timeout(LIMIT);
         let locks = Locks::with_pool(database.clone()).await.expect("prepares");
-        let site = Perennial::with_pool(database).await.expect("prepares");
+        let of_database = Perennial::with_pool(database).await.expect("prepares");
+        let builder = Perennial::builder().statement_timeout(LIMIT);
+        let site = builder.with_pool(pool.clone()).await.expect("prepares");
+        let of_site = site.database().expect("has one");
         let _held = all_of(&pool).await;
-        for locks in [locks, site.locks()] {
-            let error = locks.try_lock("a").await.expect_err("there is no connection");
+        let mut errors = Vec::new();
+        for locks in [locks, of_database.locks()] {
+            errors.push(locks.try_lock("a").await.expect_err("there is no connection"));
+        }
+        let claimed = Claims::with_pool(of_site.clone(), "job").claim(1).await;
+        errors.push(claimed.expect_err("there is no connection"));
+        if !db.url().starts_with("sqlite") {
+            let tried = SessionLock::try_lock(of_site, "one").await;
+            errors.push(tried.expect_err("there is no connection"));
+        }
+        for error in errors {
             assert!(error.to_string().ends_with("within 700ms"), "{error}");
         }
     });

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep};
 use crate::{
     elsewhere::Counted,
     paused::{Shared, here},
-    support::Ask,
+    support::request,
 };
 
 /// No visitor waits for the new version, but for the author.
@@ -76,17 +76,10 @@ async fn ask(
     path: &str,
     cookie: Option<&str>,
 ) -> (HeaderMap, String) {
-    let request = Request::builder().method(method).uri(path);
-    let request = match cookie {
-        Some(cookie) => request.header(header::COOKIE, cookie),
-        None => request,
-    };
-    let (head, body) = address
-        .ask(request.body(Body::empty()).expect("a request"))
-        .await;
-    assert_eq!(head.status, 200);
-    let body = String::from_utf8(body.to_vec()).expect("text");
-    (head.headers, body)
+    let cookie = cookie.map(|cookie| ("cookie", cookie));
+    let reply = request(address, method, path, cookie.as_slice()).await;
+    assert_eq!(reply.status, 200);
+    (reply.headers.clone(), reply.text().to_owned())
 }
 
 /// Two processes with the first list in memory.

@@ -7,7 +7,7 @@ use perennial_jobs::SessionLock;
 use tokio::task::JoinSet;
 
 use crate::{
-    databases::{Db, all_of, pool_of},
+    databases::{Db, pool_of},
     support::{HANG, until},
 };
 
@@ -17,7 +17,6 @@ on_each_server! {
     a_lock_whose_connection_is_killed_is_lost_and_free
     a_killed_process_gives_the_lock_up_at_once
     no_two_names_are_one
-    session_lock_ends_at_the_statement_limit_of_its_site
 }
 
 /// A name of the test's own: on MySQL and MariaDB these locks are the server's, which the tests
@@ -146,17 +145,6 @@ async fn holder() {
     // The test may look just now.
     let lock = SessionLock::lock(pool_of(&url, 1).await, one(&url), HANG).await;
     lock.expect("is free").lost().await;
-}
-
-async fn session_lock_ends_at_the_statement_limit_of_its_site(db: Db) {
-    with_pool!(db, pool => {
-        let builder = Perennial::builder().statement_timeout(Duration::from_millis(700));
-        let site = builder.with_pool(pool.clone()).await.expect("prepares");
-        let _held = all_of(&pool).await;
-        let tried = SessionLock::try_lock(site.database().expect("has one"), "one").await;
-        let error = tried.expect_err("there is no connection");
-        assert!(error.to_string().ends_with("within 700ms"), "{error}");
-    });
 }
 
 async fn no_two_names_are_one(db: Db) {

@@ -32,7 +32,6 @@ pub(crate) enum Fact {
         fence: i64,
         number: u64,
         process: String,
-        at: Micros,
     },
     /// A reader of the database saw this version.
     Stored {
@@ -189,7 +188,6 @@ fn publishes(history: &[Fact], breach: &mut impl FnMut(Promise, String)) {
             fence,
             number,
             process,
-            ..
         } = fact
         {
             let before = published

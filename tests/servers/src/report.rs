@@ -1,14 +1,13 @@
 //! The tables of a trial, as Markdown.
 
-use std::{collections::HashMap, time::Duration};
+use std::time::Duration;
 
 use comfy_table::{Table, presets::ASCII_MARKDOWN};
 
 use crate::{
     history::{Breach, Fact, Micros, Promise},
-    load::{Kind, Request, stale_paths},
+    load::{Kind, Request},
     trial::Seen,
-    watch::Outage,
 };
 
 fn table<const N: usize>(head: [&str; N]) -> Table {
@@ -21,17 +20,15 @@ fn seconds(micros: Micros) -> String {
     format!("{:.1} s", micros as f64 / 1e6)
 }
 
-pub(crate) fn trial(seen: &Seen, history: &[Fact]) {
+pub(crate) fn trial(seen: &Seen) {
     if !seen.faults.is_empty() {
-        faults(seen, history);
+        faults(seen);
     }
     requests(&seen.requests);
     let count = |status: fn(u16) -> bool| {
         let statuses = seen.payments.iter();
         statuses.filter(|it| status(**it)).count()
     };
-    let [warnings, errors, all] = seen.lines;
-    let minutes = seen.took.as_secs_f64() / 60.0;
     println!();
     println!(
         "payments sent again at the end: {} answered as before or made now, {} of unknown outcome (409), {} others",
@@ -39,30 +36,15 @@ pub(crate) fn trial(seen: &Seen, history: &[Fact]) {
         count(|status| status == 409),
         count(|status| status != 200 && status != 409),
     );
-    println!("locks of pages left: {}", seen.left.len());
-    for lock in seen.left.iter().take(5) {
-        println!("  {:?} {} for {:?}", lock.kind, lock.name, lock.age);
-    }
-    println!(
-        "log: {warnings} lines at WARN, {errors} at ERROR, {:.1} lines a minute",
-        all as f64 / minutes
-    );
 }
 
 /// Prints a row for each fault: the outage, and the slowest requests of the time up to the next
 /// fault.
-fn faults(seen: &Seen, history: &[Fact]) {
-    let mut published = HashMap::<_, Vec<Micros>>::new();
-    for fact in history {
-        if let Fact::Published { key, at, .. } = fact {
-            published.entry(key.clone()).or_default().push(*at);
-        }
-    }
+fn faults(seen: &Seen) {
     println!();
     let mut rows = table([
         "fault",
         "writes failed for",
-        "first page, all pages published after",
         "slowest warm",
         "stale",
         "cold",
@@ -76,11 +58,8 @@ fn faults(seen: &Seen, history: &[Fact]) {
             .map_or(Micros::MAX, |next| next.at);
         let outages = seen.outages.iter();
         // A freeze may end, and its effect come back, as the cluster heals.
-        let outages: Vec<_> = outages
-            .filter(|it| it.until > fault.at && it.from < end)
-            .collect();
-        let failed: Micros = outages.iter().map(|it| it.until - it.from).sum();
-        let again = outages.first().map(|outage| again(outage, &published));
+        let outages = outages.filter(|it| it.until > fault.at && it.from < end);
+        let failed: Micros = outages.map(|it| it.until - it.from).sum();
         let during = |kind| {
             let requests = seen.requests.iter();
             let during = move |it: &&Request| it.kind == kind && (fault.at..end).contains(&it.from);
@@ -95,7 +74,6 @@ fn faults(seen: &Seen, history: &[Fact]) {
         rows.add_row([
             fault.name.clone(),
             seconds(failed),
-            again.unwrap_or_else(|| "–".to_owned()),
             slowest(Kind::Warm),
             slowest(Kind::Stale),
             slowest(Kind::Cold),
@@ -104,26 +82,6 @@ fn faults(seen: &Seen, history: &[Fact]) {
         ]);
     }
     println!("{rows}");
-}
-
-/// The times from the end of an outage to the first publish of the first and of the last page.
-fn again(outage: &Outage, published: &HashMap<String, Vec<Micros>>) -> String {
-    let mut times: Vec<Option<Micros>> = Vec::new();
-    for key in stale_paths() {
-        let times_of = published.get(&key).into_iter().flatten();
-        let after = times_of.filter(|at| **at >= outage.until);
-        times.push(after.min().map(|at| at - outage.until));
-    }
-    let time = |time: Option<&Option<Micros>>| match time {
-        Some(Some(time)) => seconds(*time),
-        _ => "never".to_owned(),
-    };
-    let last = match times.contains(&None) {
-        true => None,
-        false => times.iter().max(),
-    };
-    let first = times.iter().filter(|time| time.is_some()).min();
-    format!("{}, {}", time(first), time(last))
 }
 
 /// Prints a row for each kind of request.

@@ -215,7 +215,6 @@ async fn note_regenerations(site: Perennial, runs: Arc<Runs>, recorder: Recorder
                 fence,
                 number: run.number,
                 process: process.clone(),
-                at: now(),
             });
         }
     }

@@ -6,10 +6,7 @@ use std::{
 };
 
 use clap::Args;
-use perennial::{
-    Perennial,
-    locks::{LockInfo, LockKind},
-};
+use perennial::Perennial;
 use tempfile::TempDir;
 use tokio::time::sleep;
 
@@ -65,10 +62,6 @@ pub(crate) struct Seen {
     pub(crate) outages: Vec<Outage>,
     pub(crate) requests: Vec<Request>,
     pub(crate) payments: Vec<u16>,
-    pub(crate) left: Vec<LockInfo>,
-    /// Lines of the processes' logs: at WARN, at ERROR, and all.
-    pub(crate) lines: [usize; 3],
-    pub(crate) took: Duration,
 }
 
 pub(crate) async fn run(options: Options) -> Result<bool> {
@@ -128,7 +121,6 @@ pub(crate) async fn run(options: Options) -> Result<bool> {
     load.warm_up().await;
     let watch = Watch::default();
     let watchers = watch.begin(&watched, &site, recorder);
-    let begun = Instant::now();
     let tasks = load.begin(options.rate);
     let mut faults = Vec::new();
     let suffered = match &cluster {
@@ -143,12 +135,10 @@ pub(crate) async fn run(options: Options) -> Result<bool> {
     }
     load.end();
     tasks.join_all().await;
-    let took = begun.elapsed();
     sleep(REST).await;
     let payments = load.pay_again().await;
     watch.end();
     watchers.join_all().await;
-    let left = left(&site).await?;
     for process in processes {
         process.kill().await?;
     }
@@ -157,13 +147,10 @@ pub(crate) async fn run(options: Options) -> Result<bool> {
         outages: watch.outages(),
         requests: load.requests(),
         payments,
-        left,
-        lines: lines(&folder)?,
-        took,
     };
     let history = record::read(&folder)?;
     let breaches = judge(&history);
-    report::trial(&seen, &history);
+    report::trial(&seen);
     report::breaches(&history, &breaches);
     suffered.map(|()| breaches.is_empty())
 }
@@ -204,27 +191,4 @@ async fn suffer(
     }
     sleep(Duration::from_secs(5)).await;
     Ok(())
-}
-
-/// The locks of pages that nobody can be at work under any more.
-async fn left(site: &Perennial) -> Result<Vec<LockInfo>> {
-    let locks = site.locks().list().await?;
-    let is_left = |lock: &LockInfo| lock.kind == LockKind::Page && lock.holder.is_some();
-    Ok(locks.into_iter().filter(is_left).collect())
-}
-
-fn lines(folder: &std::path::Path) -> Result<[usize; 3]> {
-    let mut lines = [0; 3];
-    for entry in std::fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "log") {
-            let text = std::fs::read_to_string(path)?;
-            for line in text.lines() {
-                lines[0] += usize::from(line.contains(" WARN "));
-                lines[1] += usize::from(line.contains("ERROR "));
-                lines[2] += 1;
-            }
-        }
-    }
-    Ok(lines)
 }

@@ -62,7 +62,7 @@ fn release_without_the_owner_is_found() {
     is_found(
         Mutant::ReleaseWithoutOwner,
         &[Pause],
-        "the lock is its holder's",
+        "S4: the lock is its holder's",
     );
 }
 

@@ -18,7 +18,6 @@ fn published(process: &str, fence: i64, number: u64) -> Fact {
         fence,
         number,
         process: process.to_owned(),
-        at: 0,
     }
 }
 
