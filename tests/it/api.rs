@@ -127,6 +127,7 @@ async fn setting_out_of_range_is_an_error_of_the_opening() {
             "statement timeout",
         ),
         (Perennial::builder().revision(""), "revision is empty"),
+        (Perennial::builder().store_capacity(0), "store_capacity"),
         (
             Perennial::builder().revision("2").revision_of_executable(),
             "two revisions",

@@ -88,10 +88,3 @@ async fn page_that_is_read_all_the_time_stays_while_others_come_and_go() {
     assert!(stored.contains(&0) && stored.len() < 16, "{stored:?}");
     assert_eq!(database.generations(&path(0)), 1);
 }
-
-#[test]
-fn capacity_of_nothing_is_refused() {
-    let none = Database::new().open(Perennial::builder().store_capacity(0));
-    let none = none.expect_err("is refused").to_string();
-    assert!(none.contains("store_capacity"), "{none}");
-}

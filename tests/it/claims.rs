@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use perennial::{ErrorKind, Perennial};
+use perennial::ErrorKind;
 use perennial_jobs::Claims;
 
 use crate::{

@@ -10,8 +10,7 @@ use std::{
 
 use axum::{
     Router,
-    body::Body,
-    http::{HeaderMap, Request, header},
+    http::{HeaderMap, header},
     routing::{get, post},
 };
 use perennial::{Perennial, Refresh};

@@ -110,17 +110,20 @@ async fn visit_for(app: &Router, time: Duration) -> String {
     visit(app).await
 }
 
+/// The parts run on the permit of the page, at any depth.
 #[tokio::test(start_paused = true)]
 async fn a_page_is_stale_soon_whose_part_has_a_stale_part() {
-    for as_values in [false, true] {
+    for (as_values, at_once) in [(false, 1), (true, 1), (false, 32), (true, 32)] {
         let database = perennial_testing::Database::new();
-        let mut levels = Levels::of(&database, Perennial::builder());
+        let builder = Perennial::builder().max_regenerations(at_once);
+        let mut levels = Levels::of(&database, builder);
         levels.as_values = as_values;
         let app = levels.app();
         assert_eq!(visit_for(&app, 10 * SECOND).await, "page[a[1]]");
         levels.datum.store(2, SeqCst);
         levels.invalidate_all().await;
-        assert_eq!(visit_for(&app, 20 * SECOND).await, "page[a[2]]");
+        let time = if at_once == 1 { 30 } else { 20 } * SECOND;
+        assert_eq!(visit_for(&app, time).await, "page[a[2]]");
         // The page of fresh parts lasts.
         let generations = database.generations("/");
         visit_for(&app, 60 * SECOND).await;
@@ -150,21 +153,6 @@ async fn a_page_is_stale_soon_whose_part_lacks_a_part_that_failed() {
         assert_eq!(visit(&app).await, "page[a[none]]");
         levels.fails.store(false, SeqCst);
         assert_eq!(visit_for(&app, 60 * SECOND).await, "page[a[1]]");
-    }
-}
-
-/// The parts run on the permit of the page, at any depth.
-#[tokio::test(start_paused = true)]
-async fn stale_parts_are_regenerated_with_a_limit_of_one() {
-    for as_values in [false, true] {
-        let database = perennial_testing::Database::new();
-        let mut levels = Levels::of(&database, Perennial::builder().max_regenerations(1));
-        levels.as_values = as_values;
-        let app = levels.app();
-        assert_eq!(visit_for(&app, 10 * SECOND).await, "page[a[1]]");
-        levels.datum.store(2, SeqCst);
-        levels.invalidate_all().await;
-        assert_eq!(visit_for(&app, 30 * SECOND).await, "page[a[2]]");
     }
 }
 

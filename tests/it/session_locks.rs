@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use perennial::{ErrorKind, Perennial};
+use perennial::ErrorKind;
 use perennial_jobs::SessionLock;
 use tokio::task::JoinSet;
 

@@ -22,6 +22,9 @@ use crate::{
 pub(crate) const WARM: u64 = 100;
 pub(crate) const STALE: u64 = 5;
 
+/// The time between the load and the last look. Leases end, and responses that the site could not
+/// store are stored.
+const REST: Duration = Duration::from_secs(20);
 /// Payers at a time.
 const PAYERS: usize = 6;
 
@@ -119,8 +122,12 @@ impl Load {
     }
 
     /// Ends the load. Requests under way still get their answers.
-    pub(crate) fn end(&self) {
+    /// Afterwards each payment is sent once more. Returns the statuses of these.
+    pub(crate) async fn end(&self, tasks: JoinSet<()>) -> Vec<u16> {
         self.0.ends.store(true, SeqCst);
+        tasks.join_all().await;
+        tokio::time::sleep(REST).await;
+        self.pay_again().await
     }
 
     fn goes_on(&self) -> bool {
@@ -209,8 +216,7 @@ impl Load {
         status.as_u16()
     }
 
-    /// Sends each payment once more, and returns the statuses.
-    pub(crate) async fn pay_again(&self) -> Vec<u16> {
+    async fn pay_again(&self) -> Vec<u16> {
         let payments = Arc::new(Mutex::new(lock(&self.0.payments).clone()));
         let mut payers = JoinSet::new();
         for _ in 0..PAYERS {

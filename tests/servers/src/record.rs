@@ -9,7 +9,10 @@ use std::{
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::history::{Fact, Micros};
+use crate::{
+    Result,
+    history::{Fact, Micros},
+};
 
 /// Returns the time since the start of this machine, which is the same in each process, and which
 /// no one sets.
@@ -21,6 +24,15 @@ pub(crate) fn now() -> Micros {
 /// Opens a file to which several starts of a program append.
 pub(crate) fn append(path: &Path) -> io::Result<File> {
     File::options().create(true).append(true).open(path)
+}
+
+/// Makes the folder of a new record.
+pub(crate) fn begin(folder: &Path) -> Result {
+    fs::create_dir_all(folder)?;
+    match read(folder)?.is_empty() {
+        true => Ok(()),
+        false => Err(format!("{folder:?} has another record: name an empty folder").into()),
+    }
 }
 
 #[derive(Clone)]

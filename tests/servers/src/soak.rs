@@ -15,7 +15,6 @@ use std::{
 use clap::Args;
 use perennial::Perennial;
 use rustix::process::Signal;
-use tokio::time::sleep;
 
 use crate::{
     Result, bank,
@@ -34,9 +33,6 @@ use sample::Samples;
 
 /// Processes of each site.
 const PROCESSES: usize = 2;
-
-/// The time after the load, in which leases end and kept responses are stored.
-const REST: Duration = Duration::from_secs(20);
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -90,13 +86,7 @@ type Soaked = (Kind, Load, Samples, BTreeMap<&'static str, u64>);
 
 async fn soak(options: &Options, kind: Kind, seed: u64) -> Result<Soaked> {
     let folder = options.record.join(kind.name());
-    fs::create_dir_all(&folder)?;
-    if !record::read(&folder)?.is_empty() {
-        let folder = folder.display();
-        return Err(
-            format!("{folder} has the record of another soak: name an empty folder").into(),
-        );
-    }
+    record::begin(&folder)?;
     // The server's user reads its clock in here, and writes to its data.
     let work = shared_folder()?;
     let disks = options.disks.as_ref();
@@ -160,10 +150,7 @@ async fn soak(options: &Options, kind: Kind, seed: u64) -> Result<Soaked> {
     while Instant::now() < end {
         site.suffers().await?;
     }
-    load.end();
-    tasks.join_all().await;
-    sleep(REST).await;
-    load.pay_again().await;
+    load.end(tasks).await;
     for process in site.processes {
         process.kill().await?;
     }

@@ -21,10 +21,6 @@ use crate::{
     watch::{self, Outage, Watch},
 };
 
-/// The time between the load and the last look. Leases end, and responses that the site could not
-/// store are stored.
-const REST: Duration = Duration::from_secs(20);
-
 #[derive(Args)]
 pub(crate) struct Options {
     /// patroni, replica or galera; the cluster is up.
@@ -81,13 +77,7 @@ pub(crate) async fn run(options: Options) -> Result<bool> {
     let kept = TempDir::new()?;
     let folder = options.record.clone();
     let folder = folder.unwrap_or_else(|| kept.path().to_owned());
-    std::fs::create_dir_all(&folder)?;
-    if !record::read(&folder)?.is_empty() {
-        let folder = folder.display();
-        return Err(
-            format!("{folder} has the record of another trial: name an empty folder").into(),
-        );
-    }
+    record::begin(&folder)?;
     let seed = options.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
     println!(
         "seed {seed}, database {url}, record in {}",
@@ -133,10 +123,7 @@ pub(crate) async fn run(options: Options) -> Result<bool> {
     if let Err(error) = &suffered {
         println!("the faults end here: {error}");
     }
-    load.end();
-    tasks.join_all().await;
-    sleep(REST).await;
-    let payments = load.pay_again().await;
+    let payments = load.end(tasks).await;
     watch.end();
     watchers.join_all().await;
     for process in processes {
