@@ -171,7 +171,7 @@ pub enum Event {
     /// A repeated idempotent request was answered by the stored response.
     #[non_exhaustive]
     IdempotentReplay {
-        /// The name of the request's lock.
+        /// The name of the request's row.
         name: Arc<str>,
     },
     /// A key had to leave memory for others. Its stored version stays.

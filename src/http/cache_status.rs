@@ -2,11 +2,7 @@
 
 use std::fmt;
 
-use http::HeaderName;
-
 use crate::event::{Bypass, Served};
-
-pub(crate) const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
 
 /// The origin of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,24 +26,14 @@ pub(crate) enum Handling {
 /// The reason why a request went to the service (§2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Forward {
-    Method,
     Bypass,
     Miss,
     Stale,
 }
 
 impl Forward {
-    /// Returns the reason for a request that bypasses the cache before a lookup.
-    pub(crate) fn by(why: Bypass) -> Self {
-        match why {
-            Bypass::Method => Self::Method,
-            _ => Self::Bypass,
-        }
-    }
-
     fn as_str(self) -> &'static str {
         match self {
-            Self::Method => "method",
             Self::Bypass => "bypass",
             Self::Miss => "miss",
             Self::Stale => "stale",
@@ -56,16 +42,6 @@ impl Forward {
 }
 
 impl Handling {
-    /// Returns the handling of a response of the service that is not stored.
-    pub(crate) fn forwarded(why: Forward, served: Served) -> Self {
-        Self::Forwarded {
-            why,
-            served,
-            stored: false,
-            collapsed: false,
-        }
-    }
-
     #[inline]
     pub(crate) fn served(self) -> Served {
         match self {
@@ -84,6 +60,10 @@ impl fmt::Display for Handling {
             Self::Hit { ttl } => return write!(f, "perennial; hit; ttl={ttl}"),
             Self::Unavailable => return write!(f, "perennial; detail={}", Served::Unavailable),
             Self::Forwarded {
+                served: Served::Bypass(Bypass::Method),
+                ..
+            } => return f.write_str("perennial; fwd=method"),
+            Self::Forwarded {
                 why,
                 served,
                 stored,
@@ -94,7 +74,6 @@ impl fmt::Display for Handling {
         let collapsed = if collapsed { "; collapsed" } else { "" };
         write!(f, "perennial; fwd={}{stored}{collapsed}", why.as_str())?;
         match served {
-            Served::Bypass(Bypass::Method) => Ok(()),
             Served::Bypass(detail) => write!(f, "; detail={detail}"),
             Served::Failed => write!(f, "; detail={served}"),
             _ => Ok(()),

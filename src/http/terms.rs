@@ -5,10 +5,7 @@ use std::time::{Duration, SystemTime};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use sfv::{BareItem, Dictionary, Item, ListEntry, Parser};
 
-use crate::{
-    http::{CDN_CACHE_CONTROL, fields::list},
-    timing::NEGATIVE_INTERVAL,
-};
+use crate::{http::fields::list, timing::NEGATIVE_INTERVAL};
 
 /// The time limits of a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +45,7 @@ pub(crate) fn forbid_storing(headers: &HeaderMap, from_headers: bool) -> bool {
             || (mentions(headers, field, "no-store") && !understood(field))
     };
     let decides_alone = from_headers && targeted(headers).is_some();
-    (!decides_alone && forbids(&header::CACHE_CONTROL)) || forbids(&CDN_CACHE_CONTROL)
+    (!decides_alone && forbids(&header::CACHE_CONTROL)) || forbids(&header::CDN_CACHE_CONTROL)
 }
 
 /// Returns the terms in the headers; `None`: there are none. A valid `CDN-Cache-Control` replaces
@@ -134,7 +131,7 @@ fn targeted(headers: &HeaderMap) -> Option<Vec<(String, String)>> {
         "stale-while-revalidate",
         "stale-if-error",
     ];
-    let lines = headers.get_all(CDN_CACHE_CONTROL).into_iter();
+    let lines = headers.get_all(header::CDN_CACHE_CONTROL).into_iter();
     let lines: Vec<_> = lines.map(HeaderValue::as_bytes).collect();
     let field = lines.join(&b", "[..]);
     let dictionary: Dictionary = Parser::new(&field).parse().ok()?;

@@ -4,12 +4,12 @@ use std::{
     collections::HashSet,
     mem,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex,
         atomic::{AtomicI64, Ordering::Relaxed},
     },
 };
 
-use perennial_store::{Count, Error, Evict, Touch, name::bounded};
+use perennial_store::{Count, Error, Evict, Touch, locked, name::bounded};
 
 use crate::{
     clock::Tick,
@@ -40,13 +40,9 @@ struct State {
 }
 
 impl Reads {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns two values: is a check due, and is a write due?
     fn due(&self, now: Tick) -> (bool, bool) {
-        let mut state = self.state();
+        let mut state = locked(&self.state);
         let checks = state.check_at.is_none_or(|at| now >= at);
         if checks {
             state.check_at = Some(now + CAPACITY);
@@ -58,7 +54,7 @@ impl Reads {
     /// Returns the stored names of the keys, and begins anew.
     fn take(&self) -> Vec<String> {
         self.write.fetch_add(1, Relaxed);
-        let keys = mem::take(&mut self.state().keys).into_iter();
+        let keys = mem::take(&mut locked(&self.state).keys).into_iter();
         keys.map(|key| bounded(&key).into_owned()).collect()
     }
 }
@@ -73,7 +69,7 @@ impl Pages {
             let write = self.reads.write.load(Relaxed);
             // Once for each write and version in memory.
             if version.page.read_in.load(Relaxed) != write {
-                let mut state = self.reads.state();
+                let mut state = locked(&self.reads.state);
                 if state.keys.len() < MOST {
                     state.keys.insert(key.into());
                     version.page.read_in.store(write, Relaxed);
@@ -105,9 +101,10 @@ impl Pages {
                 // The store may fill soon, and to count many pages takes its time.
                 false => READ.min(CAPACITY * (1 + counted.pages as u32 / 100_000)),
             };
-            self.reads.state().write_at = Some(self.now() + after);
+            locked(&self.reads.state).write_at = Some(self.now() + after);
+            // Those read while there was room do not count.
+            let names = self.reads.take();
             if full {
-                let names = self.reads.take();
                 self.store.call(Touch { names, after }).await?;
             }
         }

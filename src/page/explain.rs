@@ -76,8 +76,24 @@ impl Pages {
         policy: &Refresh,
     ) -> Result<Explanation, Error> {
         self.synced().await;
-        let (known, place) = match self.memory.get(key) {
-            Some(known) => (known, "memory"),
+        let facts = self.facts(key, policy);
+        let known = self.memory.get(key).filter(|known| {
+            matches!(known, Known::Version(_)) || known.clone().look(&facts, || false).is_ok()
+        });
+        let (version, place) = match known {
+            Some(Known::Version(version)) => (version, "memory"),
+            Some(Known::HitForPass { until, why, .. }) => {
+                let explanation = Explanation::bypass(why);
+                let left = (until - facts.now).as_secs();
+                let why = format!(
+                    "{} The last generation has shown this, and it holds for {left} s.",
+                    explanation.why
+                );
+                return Ok(Explanation { why, ..explanation });
+            }
+            Some(Known::Cooldown { until, .. }) => {
+                return Ok(in_cooldown((until - facts.now).as_secs()));
+            }
             None => {
                 let (name, asked) = (LockName::of(LockKind::Page, key), self.now());
                 let probed = self.store.call(Probe { name, known: 0 }).await?;
@@ -98,36 +114,13 @@ impl Pages {
                     });
                 };
                 let version = Version::stored(key, entry, asked, policy, None);
-                (Known::Version(Arc::new(version)), "the database")
+                (Arc::new(version), "the database")
             }
         };
-        let facts = self.facts(key, policy);
-        Ok(match known {
-            Known::Version(version) => {
-                let explanation = explain_version(&version, &facts, place);
-                match explanation.served {
-                    Served::Stale => self.explain_stale(explanation, key).await,
-                    _ => explanation,
-                }
-            }
-            Known::HitForPass { until, why, meta }
-                if facts.now < until && facts.list.judge(&meta) == Freshness::Fresh =>
-            {
-                let explanation = Explanation::bypass(why);
-                let left = (until - facts.now).as_secs();
-                let why = format!(
-                    "{} The last generation has shown this, and it holds for {left} s.",
-                    explanation.why
-                );
-                Explanation { why, ..explanation }
-            }
-            Known::Cooldown { until, .. } if facts.now < until => {
-                in_cooldown((until - facts.now).as_secs())
-            }
-            Known::HitForPass { .. } | Known::Cooldown { .. } => Explanation::new(
-                Served::Generated,
-                "There is no version: the request generates one.".to_owned(),
-            ),
+        let explanation = explain_version(&version, &self.facts(key, policy), place);
+        Ok(match explanation.served {
+            Served::Stale => self.explain_stale(explanation, key).await,
+            _ => explanation,
         })
     }
 

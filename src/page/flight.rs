@@ -303,7 +303,9 @@ impl<'a, B: Clone + PartialEq> Decision<'a, B> {
                 self.generated(lease, as_of, generated);
             }
             (Phase::Generating { lease, as_of, .. }, Event::Due) => {
-                let failed = Generated::Failed(Failure::timed_out(self.facts.policy));
+                let timeout = self.facts.policy.timeout;
+                let late = Failure::new(format!("the generator took longer than {timeout:?}"));
+                let failed = Generated::Failed(late);
                 self.generated(lease, as_of, failed);
                 if let Some(ended) = &mut self.effect.ended {
                     ended.outcome = Outcome::TimedOut;

@@ -6,15 +6,16 @@ use http::{Response, header};
 use crate::{
     http::fields::seconds,
     page::{Generated, Page},
-    policy::Refresh,
 };
 
 /// A run of the generator.
 pub(crate) type Generator = Pin<Box<dyn Future<Output = Generated> + Send>>;
 
 /// The generator that a request brings.
+#[derive(Default)]
 pub(crate) struct Generate {
-    pub(crate) run: Generator,
+    /// `None`: it runs.
+    pub(crate) run: Option<Generator>,
     /// The name of the layer, for events.
     pub(crate) layer: Arc<str>,
     /// The application has requested the regeneration.
@@ -43,14 +44,6 @@ impl Failure {
             response: None,
             retry_in: Duration::ZERO,
         }
-    }
-
-    /// The failure of a generator that has taken longer than the policy's timeout.
-    pub(super) fn timed_out(policy: &Refresh) -> Self {
-        Self::new(format!(
-            "the generator took longer than {:?}",
-            policy.timeout
-        ))
     }
 
     /// Adds the time until another try.

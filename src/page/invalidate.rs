@@ -174,13 +174,8 @@ impl Pages {
         filter: EntryFilter,
     ) -> Result<(), Error> {
         self.invalidate(target).await?;
-        let mut from = None::<String>;
+        let mut filter = filter.limit(PURGED_AT_ONCE);
         loop {
-            let filter = filter.clone().limit(PURGED_AT_ONCE);
-            let filter = match &from {
-                Some(from) => filter.start_at(from),
-                None => filter,
-            };
             let page = self.entries(&filter).await?;
             for entry in page.entries {
                 let key = &*entry.key;
@@ -190,7 +185,7 @@ impl Pages {
                 self.observer().emit(Event::Purged { key });
             }
             match page.next {
-                Some(next) => from = Some(next),
+                Some(next) => filter = filter.start_at(&next),
                 None => break,
             }
         }

@@ -3,11 +3,11 @@
 use std::{
     collections::HashMap,
     mem,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
-use perennial_store::{Entry, Error, Latest, Read};
+use perennial_store::{Entry, Error, Latest, Read, locked};
 
 use crate::{
     clock::Tick,
@@ -37,16 +37,10 @@ struct State {
     entries: HashMap<Box<str>, Answered>,
 }
 
-impl Loaded {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl Pages {
     /// Puts the version of this key, which was read after the start, into memory for its first visitor.
     pub(super) fn loaded(&self, key: &str, policy: &Refresh) -> Option<Known> {
-        let (entry, asked) = self.loaded.state().entries.remove(key)?;
+        let (entry, asked) = locked(&self.loaded.0).entries.remove(key)?;
         let version = Version::stored(key, entry, asked, policy, None);
         let known = Known::Version(Arc::new(version));
         self.memory.insert(key, known.clone());
@@ -59,11 +53,15 @@ impl Pages {
     pub(super) async fn load(&self) -> Result<(), Error> {
         {
             let now = self.now();
-            let mut state = self.loaded.state();
+            let mut state = locked(&self.loaded.0);
             if let Some(begun) = state.begun {
                 if now >= begun + STAY {
                     state.entries = HashMap::new();
                 }
+                return Ok(());
+            }
+            // A sync has failed before, and so would this.
+            if !self.invalidations.is_complete() {
                 return Ok(());
             }
             state.begun = Some(now);
@@ -99,7 +97,7 @@ impl Pages {
         let asked = self.now();
         for (name, entry) in self.store.call(Read { names }).await? {
             let key = Description::decode(&entry.metadata).key.unwrap_or(name);
-            let entries = &mut self.loaded.state().entries;
+            let entries = &mut locked(&self.loaded.0).entries;
             entries.insert(key.into(), (entry, asked));
         }
         Ok(())

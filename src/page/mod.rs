@@ -25,7 +25,7 @@ mod task;
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicI64, Ordering::Relaxed},
     },
     time::Duration,
@@ -33,7 +33,7 @@ use std::{
 
 use bytes::Bytes;
 use http::Response;
-use perennial_store::{Locks, Store};
+use perennial_store::{Locks, Store, locked};
 use tokio::sync::{Semaphore, watch};
 
 use crate::{
@@ -172,7 +172,7 @@ impl Pages {
         Stats {
             requests: counters.requests(),
             regenerations: counters.regenerations(),
-            running: self.running().len(),
+            running: locked(&self.running).len(),
             memory_entries: self.memory.len(),
             memory_bytes: self.memory.weight(),
             memory_capacity: self.settings.memory_capacity,
@@ -260,8 +260,9 @@ impl Pages {
         if is_due {
             return Err(matches!(view, Known::Version(_)));
         }
-        let is_busy =
-            || self.is_closing() || self.running().contains_key(key) || self.is_elsewhere(key);
+        let is_busy = || {
+            self.is_closing() || locked(&self.running).contains_key(key) || self.is_elsewhere(key)
+        };
         let answer = view.look(&self.facts_at(key, policy, now), is_busy)?;
         self.note_read(key, &answer);
         Ok(answer)
@@ -291,9 +292,5 @@ impl Pages {
     /// Returns true if another process regenerates this key, as far as this process knows.
     fn is_elsewhere(&self, key: &str) -> bool {
         self.elsewhere.contains(key, self.now())
-    }
-
-    fn running(&self) -> MutexGuard<'_, Running> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -16,7 +16,7 @@ use perennial_store::Entry;
 use crate::page::codings::Codings;
 use crate::{
     clock::{self, Tick, YEAR},
-    http::{cache_status::CACHE_STATUS, terms},
+    http::terms,
     page::{Meta, Metadata, Page, Version, flight::Origin},
     policy::Refresh,
 };
@@ -166,7 +166,7 @@ impl fmt::Debug for Representations {
 /// The headers that a hit sets, in their order in [`Representation::hit`].
 static SET: [HeaderName; 4] = [
     header::AGE,
-    CACHE_STATUS,
+    header::CACHE_STATUS,
     header::DATE,
     header::CACHE_CONTROL,
 ];
@@ -189,7 +189,7 @@ impl Representation {
         let own = content.headers();
         let has_place = [
             true,
-            !own.contains_key(CACHE_STATUS),
+            !own.contains_key(header::CACHE_STATUS),
             !own.contains_key(header::DATE),
             !own.contains_key(header::CACHE_CONTROL) && !own.contains_key(header::EXPIRES),
         ];
@@ -228,7 +228,7 @@ impl Representation {
         for ((name, has_place), value) in SET.iter().zip(self.has_place).zip(values) {
             match value {
                 None if has_place => drop(headers.remove(name)),
-                Some(status) if *name == CACHE_STATUS && !has_place => {
+                Some(status) if *name == header::CACHE_STATUS && !has_place => {
                     headers.append(name, status.clone());
                 }
                 _ => {}

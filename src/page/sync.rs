@@ -4,13 +4,13 @@ mod awaiting;
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicI64, Ordering::Relaxed},
     },
     time::Duration,
 };
 
-use perennial_store::{Error, FoldAt, Invalidate, Invalidated, InvalidatedForLong};
+use perennial_store::{Error, FoldAt, Invalidate, Invalidated, InvalidatedForLong, locked};
 use tokio::{runtime::Handle, sync::watch, time::Instant};
 use tracing::Instrument;
 
@@ -131,7 +131,7 @@ impl Pages {
             // Without an answer the versions in memory are served. An answer to a question of long
             // ago is not enough.
             let answer = tokio::time::timeout(until - now, end_of(attempt)).await;
-            self.sync_state().looked = self.now();
+            locked(&self.sync.state).looked = self.now();
             if !matches!(answer, Ok(Ok(()))) {
                 return;
             }
@@ -142,7 +142,7 @@ impl Pages {
     /// not wait.
     fn awaited(self: &Arc<Self>, now: Tick) -> Option<(Attempt, Tick)> {
         // The check reads a file, so not each of many waiting requests runs the check.
-        if now >= self.sync_state().looked + SYNC / 4 {
+        if now >= locked(&self.sync.state).looked + SYNC / 4 {
             self.clock.resumed(self.clock.suspended());
         }
         let now = now.max(self.now());
@@ -185,7 +185,7 @@ impl Pages {
     /// Returns the running attempt, or a new one, and the result of `look`. `look` sees the state
     /// before a new attempt can end.
     fn attempt<T>(self: &Arc<Self>, now: Tick, look: impl FnOnce(&mut State) -> T) -> (Attempt, T) {
-        let mut state = self.sync_state();
+        let mut state = locked(&self.sync.state);
         if let Some(attempt) = state.running.clone()
             && matches!(*attempt.borrow(), Shown::Alive(at) if now < at + self.silence())
         {
@@ -318,11 +318,6 @@ impl Pages {
         self.invalidations.skip_to(fold_at);
         Ok(())
     }
-
-    fn sync_state(&self) -> MutexGuard<'_, State> {
-        let state = &self.sync.state;
-        state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// The end of an attempt, also of one that is cancelled with its runtime.
@@ -336,7 +331,7 @@ struct End {
 
 impl Drop for End {
     fn drop(&mut self) {
-        let mut state = self.pages.sync_state();
+        let mut state = locked(&self.pages.sync.state);
         if let Some(Ok(())) = self.result {
             state.answered = state.answered.max(self.since);
             if !state.is_overdue(self.pages.now()) {

@@ -6,14 +6,14 @@ mod visit;
 
 use std::{pin::Pin, sync::Arc, time::Duration};
 
-use perennial_store::{Lease, LockKind, LockName, NewEntry, Probe, Publish, Remove};
+use perennial_store::{Lease, LockKind, LockName, NewEntry, Probe, Publish, Remove, locked};
 use tokio::sync::watch;
 
 use crate::{
     clock::Tick,
     event::Reason,
     page::{
-        Event, Facts, Generator, Page, Pages, Representations, Shown, Step, Version,
+        Event, Facts, Generate, Pages, Representations, Shown, Step, Version,
         flight::{Effect, Flight, Found},
         parts,
     },
@@ -28,23 +28,19 @@ type Action = Pin<Box<dyn Future<Output = (Event, Option<Lease>)> + Send>>;
 struct Task {
     pages: Arc<Pages>,
     key: Arc<str>,
-    /// The name of the layer, for events.
-    layer: Arc<str>,
     policy: Refresh,
     flight: Flight<Representations>,
     shown: watch::Sender<Shown>,
-    generator: Option<Generator>,
+    given: Generate,
     /// The permit of the regeneration that this one is a part of.
     lent: Option<parts::Permit>,
     permit: Option<parts::Permit>,
     /// See [`Facts::held`].
     held: bool,
     lease: Option<Lease>,
-    readable: Option<fn(&Page) -> bool>,
-    /// See [`Generate::retention`](crate::page::Generate::retention).
-    retention: Option<Duration>,
     /// The key has left the list of running flights.
     left: bool,
+    /// Known when the generator begins.
     reason: Reason,
     /// The begin of the generator, while the generator runs.
     began: Option<Tick>,
@@ -143,7 +139,7 @@ impl Task {
             Step::Probe { known } => {
                 let name = self.lock_name();
                 let newest = self.flight.newest().cloned();
-                let (policy, readable) = (self.policy, self.readable);
+                let (policy, readable) = (self.policy, self.given.readable);
                 Box::pin(async move {
                     // The age counts from before the statement, as the answer may be late.
                     let asked = pages.now();
@@ -228,10 +224,10 @@ impl Task {
         self.give_back_permit();
         let terms = version.page.meta.terms(&self.policy);
         let retention = terms.interval.saturating_add(self.pages.settings.retention);
-        if self.retention.is_some() {
+        if self.given.retention.is_some() {
             self.pages.stores_briefly();
         }
-        let retention = self.retention.unwrap_or(retention);
+        let retention = self.given.retention.unwrap_or(retention);
         let pages = Arc::clone(&self.pages);
         let row = self.lease.as_ref().map(|lease| lease.row().clone());
         let [metadata, history] = self.texts(&version, terms, renews.is_none());
@@ -263,7 +259,7 @@ impl Task {
             }
             tokio::time::sleep(RECHECK / 10).await;
         }
-        let mut running = self.pages.running();
+        let mut running = locked(&self.pages.running);
         if self.shown.receiver_count() > 0 {
             return true;
         }
@@ -281,7 +277,7 @@ impl Drop for Task {
     /// Lets another request start a regeneration, after a panic, too.
     fn drop(&mut self) {
         if !self.left {
-            self.pages.running().remove(&*self.key);
+            locked(&self.pages.running).remove(&*self.key);
         }
     }
 }

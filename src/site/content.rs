@@ -237,7 +237,7 @@ impl Perennial {
             answer
         } else {
             let generate = || Generate {
-                run: generate(),
+                run: Some(generate()),
                 layer: Arc::clone(&pages.content_layer),
                 is_requested: false,
                 readable,
@@ -265,7 +265,7 @@ impl Perennial {
             Answer::Version(version) => Ok(version),
             Answer::Failed(failure) => Err(Error::generator(failure.error)),
             Answer::Unavailable { retry_in } => Err(Error::unavailable(retry_in)),
-            // No regeneration begins during a shutdown.
+            // The site shuts down, or a purge has overtaken the generator.
             Answer::Pass(_) => Err(Error::unavailable(RECHECK)),
         };
         let part = version.as_deref().ok();

@@ -88,3 +88,29 @@ async fn page_that_is_read_all_the_time_stays_while_others_come_and_go() {
     assert!(stored.contains(&0) && stored.len() < 16, "{stored:?}");
     assert_eq!(database.generations(&path(0)), 1);
 }
+
+/// What was read while there was room does not count as read when the store fills up.
+#[tokio::test(start_paused = true)]
+async fn page_that_was_read_long_before_leaves_the_store_first() {
+    let database = Database::new();
+    let (site, app) = process(&database, Some(ROOM * (10_000 + 2048)));
+    for n in 0..7 {
+        visit(&app, n).await;
+    }
+    for _ in 0..200 {
+        advance(Duration::from_secs(90)).await;
+        visit(&app, 0).await;
+    }
+    for n in 10..15 {
+        visit(&app, n).await;
+    }
+    for _ in 0..4 {
+        advance(Duration::from_secs(61)).await;
+        visit(&app, 0).await;
+    }
+    let stored = stored(&site).await;
+    assert_eq!(stored.len() as u64, ROOM);
+    for n in [0].into_iter().chain(10..15) {
+        assert!(stored.contains(&n), "{stored:?}");
+    }
+}

@@ -283,6 +283,28 @@ fn each_answer_has_a_remedy_and_each_bypass_a_reason() {
     }
 }
 
+/// Memory has the cooldown of a failure, and the database the version that another process has
+/// generated since.
+#[tokio::test(start_paused = true)]
+async fn version_of_another_process_is_explained_after_a_cooldown() {
+    let database = Database::new();
+    let [failing, other] = [500, 200].map(|status| {
+        let site = database.open(Perennial::builder()).expect("opens");
+        let status = StatusCode::from_u16(status).expect("a status");
+        let page = get(async move || (status, "page")).layer(site.layer(Refresh::every(HOUR)));
+        (site, Router::new().route("/page", page))
+    });
+    support::get(&failing.1, "/page").await;
+    let explained = async || {
+        let explained = failing.0.explain(failing.1.clone(), "/page").await;
+        explained.expect("answers").expect("has a layer").served
+    };
+    assert_eq!(explained().await, Served::Unavailable);
+    advance(Duration::from_secs(2)).await;
+    support::get(&other.1, "/page").await;
+    assert_eq!(explained().await, Served::Hit);
+}
+
 #[tokio::test(start_paused = true)]
 async fn token_alone_gets_an_explanation_and_reaches_no_handler() {
     let database = Database::new();

@@ -108,6 +108,13 @@ async fn response_that_is_old_on_arrival_ages_from_its_date() {
         let said: i64 = said.expect("a number");
         assert!((age..=age + MINUTE).contains(&said), "{head:?}: {said}");
     }
+    // Older than any time that a clock can tell.
+    let folder = Folder::new();
+    let age = [("age", "10000000000000")];
+    let address = site_with(&folder, &age, Refresh::every(LONG)).await;
+    for _ in 0..2 {
+        assert_eq!(get(address, "/").await.status, 200);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,7 +7,7 @@ use perennial::{
 };
 
 use crate::{
-    Consent, Failure, Result, Target,
+    Consent, Failure, Result, Target, look,
     print::{self, time},
 };
 
@@ -65,9 +65,7 @@ pub(crate) async fn purge(site: &Perennial, target: &Target, consent: &Consent) 
     let Target { key, tag, prefix } = target;
     let mut what = matching(site, target).await?;
     if let Some(key) = key {
-        let Some(entry) = site.entry(key).await? else {
-            return Err(Failure::Missing(format!("nothing is stored under {key:?}")));
-        };
+        let entry = look::entry(site, key).await?;
         what = format!(
             "{key:?} and its variants ({} bytes, {} old)",
             entry.bytes,

@@ -43,8 +43,7 @@ pub(crate) async fn show(
         "SELECT CAST({lock} AS {text}), count(*), {ends}, {now} FROM {table} WHERE {lock} NOT LIKE '-%' GROUP BY {lock} ORDER BY 2 DESC LIMIT 1000"
     );
     let rows = sqlx::query(AssertSqlSafe(sql)).fetch_all(&mut connection);
-    let rows = tokio::time::timeout(source.timeout(), rows).await;
-    let rows = rows.map_err(|_| Failure::Failed("the statement took too long".to_owned()))??;
+    let rows = source.within(rows).await??;
     let (mut claims, mut now) = (Vec::new(), 0);
     for row in rows {
         let (id, count): (String, i64) = (row.try_get(0)?, row.try_get(1)?);

@@ -21,6 +21,19 @@ enum Verdict {
     NotChecked,
 }
 
+impl Verdict {
+    /// Returns the word and the sign.
+    fn shown(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Skipped => ("skipped", "–"),
+            Self::Ok => ("ok", "✓"),
+            Self::Warning => ("warning", "!"),
+            Self::Failure => ("failure", "✗"),
+            Self::NotChecked => ("not-checked", "?"),
+        }
+    }
+}
+
 struct Finding {
     id: &'static str,
     verdict: Verdict,
@@ -98,25 +111,13 @@ pub(crate) async fn run(
         .unwrap_or(Verdict::Ok);
     if as_json {
         let findings = findings.iter().map(|it| {
-            let verdict = match it.verdict {
-                Verdict::Skipped => "skipped",
-                Verdict::Ok => "ok",
-                Verdict::Warning => "warning",
-                Verdict::Failure => "failure",
-                Verdict::NotChecked => "not-checked",
-            };
+            let (verdict, _) = it.verdict.shown();
             json!({ "check": it.id, "result": verdict, "text": it.text })
         });
         print::json(json!({ "checks": findings.collect::<Vec<_>>() }));
     } else {
         for Finding { id, verdict, text } in &findings {
-            let sign = match verdict {
-                Verdict::Skipped => "–",
-                Verdict::Ok => "✓",
-                Verdict::Warning => "!",
-                Verdict::Failure => "✗",
-                Verdict::NotChecked => "?",
-            };
+            let (_, sign) = verdict.shown();
             print::line(&format!("{sign} {id:<11} {}", print::text(text)));
         }
     }

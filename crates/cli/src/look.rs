@@ -124,7 +124,7 @@ pub(crate) fn latest(generations: Vec<Generated>) {
     print::table(["generated", "key", "reason", "took", "process"], rows);
 }
 
-async fn entry(site: &Perennial, key: &str) -> Result<Entry> {
+pub(crate) async fn entry(site: &Perennial, key: &str) -> Result<Entry> {
     let entry = site.entry(key).await?;
     entry.ok_or_else(|| missing(key))
 }

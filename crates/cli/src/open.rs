@@ -1,9 +1,9 @@
-use std::{path::Path, time::Duration};
+use std::time::Duration;
 
 use clap::Args;
 use perennial::{Builder, Perennial};
 use perennial_store::sql::without_password;
-use sqlx::{AnyConnection, AssertSqlSafe, Connection};
+use sqlx::{AnyConnection, AssertSqlSafe, Connection, sqlite::SqliteConnectOptions};
 
 use crate::{Failure, Result};
 
@@ -50,8 +50,7 @@ impl Source {
     /// Opens the site of a database that has Perennial's tables.
     pub(crate) async fn site(&self) -> Result<Perennial> {
         let mut connection = self.connect().await?;
-        let found = self.version_of(&mut connection).await;
-        if let Err(error) = found {
+        if let Err(error) = self.version_of(&mut connection).await? {
             return Err(Failure::Failed(format!(
                 "there are no Perennial tables with the prefix {:?} in {} ({error}). Is this the site's database? \
                  A site makes its tables when it starts; `perennial ddl` prints them",
@@ -59,7 +58,7 @@ impl Source {
                 without_password(self.url()?),
             )));
         }
-        let _ = connection.close().await;
+        drop(connection);
         self.site_as_it_is().await
     }
 
@@ -79,26 +78,32 @@ impl Source {
         Ok(self.builder().open(self.url()?).await?)
     }
 
+    /// Returns the version of the tables, if they are there.
     pub(crate) async fn version_of(
         &self,
         connection: &mut AnyConnection,
-    ) -> Result<i64, sqlx::Error> {
+    ) -> Result<Result<i64, sqlx::Error>> {
         let version = format!("SELECT version FROM {} WHERE id = 1", self.table("schema"));
         let version = sqlx::query_scalar(AssertSqlSafe(version));
-        version.fetch_one(connection).await
+        self.within(version.fetch_one(connection)).await
+    }
+
+    /// Awaits the database's answer, for as long as a statement may take.
+    pub(crate) async fn within<T>(&self, answer: impl Future<Output = T>) -> Result<T> {
+        let url = without_password(self.url()?);
+        let answer = tokio::time::timeout(self.timeout, answer).await;
+        let late = |_| format!("{url} has not answered within {:?}", self.timeout);
+        answer.map_err(|it| Failure::Failed(late(it)))
     }
 
     /// Connects to a database that is there: a missing SQLite file is an error, and not created.
     pub(crate) async fn connect(&self) -> Result<AnyConnection> {
         sqlx::any::install_default_drivers();
         let url = self.url()?;
-        if let Some(file) = url.strip_prefix("sqlite:") {
-            let file = file
-                .trim_start_matches("//")
-                .split('?')
-                .next()
-                .unwrap_or_default();
-            if !Path::new(file).exists() {
+        if url.starts_with("sqlite:") {
+            let options: SqliteConnectOptions = url.parse()?;
+            let file = options.get_filename();
+            if !file.exists() {
                 let folder = std::env::current_dir().unwrap_or_default();
                 return Err(Failure::Failed(format!(
                     "there is no database file {file:?} (looked from {})",
@@ -106,18 +111,12 @@ impl Source {
                 )));
             }
         }
-        let connecting = AnyConnection::connect(url);
-        match tokio::time::timeout(self.timeout, connecting).await {
-            Ok(Ok(connection)) => Ok(connection),
-            Ok(Err(error)) => Err(Failure::Failed(format!(
+        let connected = self.within(AnyConnection::connect(url)).await?;
+        connected.map_err(|error| {
+            Failure::Failed(format!(
                 "cannot connect to {}: {error}",
                 without_password(url)
-            ))),
-            Err(_) => Err(Failure::Failed(format!(
-                "{} has not answered within {:?}",
-                without_password(url),
-                self.timeout
-            ))),
-        }
+            ))
+        })
     }
 }

@@ -4,6 +4,8 @@ use std::{path::Path, process::ExitStatus, time::Duration};
 
 use clap::Args;
 use humantime::parse_duration;
+#[cfg(unix)]
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 
 use crate::{Failure, Result, open::Source, print};
@@ -60,7 +62,6 @@ impl RunOptions {
         let program = Path::new(&self.command[0]).file_name();
         let program = program.unwrap_or_default().to_string_lossy();
         let attempt = locks.lock(&*self.name).wait(wait).action(&*program);
-        let since = std::time::Instant::now();
         let lease = match attempt.await {
             Ok(lease) => lease,
             Err(error) if error.kind() == perennial::ErrorKind::Taken => {
@@ -71,7 +72,7 @@ impl RunOptions {
             }
             Err(error) => return Err(error.into()),
         };
-        let waited = since.elapsed();
+        let since = std::time::Instant::now();
         let mut command = Command::new(&self.command[0]);
         command
             .args(&self.command[1..])
@@ -99,7 +100,7 @@ impl RunOptions {
         };
         match ended {
             Some(status) => {
-                let left = self.hold.saturating_sub(since.elapsed() - waited);
+                let left = self.hold.saturating_sub(since.elapsed());
                 // The command has ended, and its status counts. An unreleased lock is free after its
                 // lease.
                 if let Err(error) = lease.release_after(left).await {
@@ -114,7 +115,8 @@ impl RunOptions {
                 }
             }
             None => {
-                signal(&child, Signal::Term);
+                #[cfg(unix)]
+                signal(&child, Signal::TERM);
                 if tokio::time::timeout(self.grace, child.wait())
                     .await
                     .is_err()
@@ -164,8 +166,8 @@ impl Signals {
             let passed = tokio::select! {
                 biased;
                 ended = child.wait() => return ended.map_err(failed),
-                _ = term.recv() => Signal::Term,
-                _ = hup.recv() => Signal::Hup,
+                _ = term.recv() => Signal::TERM,
+                _ = hup.recv() => Signal::HUP,
                 // The terminal sends this one to the command itself.
                 _ = int.recv() => continue,
             };
@@ -176,29 +178,13 @@ impl Signals {
     }
 }
 
-#[derive(Clone, Copy)]
-enum Signal {
-    Term,
-    #[cfg(unix)]
-    Hup,
-}
-
+#[cfg(unix)]
 fn signal(child: &Child, signal: Signal) {
-    #[cfg(unix)]
-    {
-        use rustix::process::{Pid, Signal as Unix, kill_process};
-        let id = child.id().and_then(|id| i32::try_from(id).ok());
-        if let Some(id) = id.and_then(Pid::from_raw) {
-            let signal = match signal {
-                Signal::Term => Unix::TERM,
-                Signal::Hup => Unix::HUP,
-            };
-            // The command has ended meanwhile.
-            let _ = kill_process(id, signal);
-        }
+    let id = child.id().and_then(|id| i32::try_from(id).ok());
+    if let Some(id) = id.and_then(Pid::from_raw) {
+        // The command may have ended meanwhile.
+        let _ = kill_process(id, signal);
     }
-    #[cfg(not(unix))]
-    let _ = (child, signal);
 }
 
 /// Returns the status as a shell does: 128 and the number of the signal.

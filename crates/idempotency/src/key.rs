@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Uri, header, request::Parts};
-use perennial_store::name::hex;
+use perennial_store::{layers::host, name::hex};
 use sfv::{BareItem, Item, Parser};
 use sha2::{Digest, Sha256};
 
@@ -58,16 +58,6 @@ fn original_uri(parts: &Parts) -> &Uri {
         return original;
     }
     &parts.uri
-}
-
-/// Returns the host of the request, in lowercase (RFC 9112 §3.2.2).
-fn host(uri: &Uri, headers: &HeaderMap) -> Option<Vec<u8>> {
-    let host = match uri.authority() {
-        // Without the user information before the host.
-        Some(authority) => authority.as_str().rsplit('@').next()?.as_bytes(),
-        None => headers.get(header::HOST)?.as_bytes(),
-    };
-    Some(host.to_ascii_lowercase())
 }
 
 #[cfg(test)]

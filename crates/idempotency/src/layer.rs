@@ -1,11 +1,13 @@
 use std::{
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use http::{Method, request::Parts};
-use perennial_store::{Begin, Begun, Error, Forget, LockName, Locks, PruneRequests, timing::PRUNE};
+use perennial_store::{
+    Begin, Begun, Error, Forget, LockName, Locks, PruneRequests, locked, timing::PRUNE,
+};
 use tokio::time::Instant;
 use tower::Layer;
 
@@ -150,7 +152,7 @@ impl IdempotencyLayer {
         const MOST: u32 = 500;
 
         let now = Instant::now();
-        let mut next = self.prunes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = locked(&self.prunes);
         if now < *next {
             return;
         }

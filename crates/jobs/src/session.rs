@@ -3,7 +3,7 @@ mod sql;
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
-use tokio::{sync::watch, time::timeout};
+use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
@@ -11,8 +11,7 @@ use perennial_store::{
     Database, Error, ErrorKind, IntoDatabase, LockName, name::hex, timing::Backoff,
 };
 
-use crate::timing::SESSION_CHECK;
-use sql::{Session, SessionLockName, acquire};
+use sql::{SessionLockName, acquire};
 
 /// A lock that is free as soon as its database connection ends: PostgreSQL's advisory locks,
 /// MySQL's and MariaDB's `GET_LOCK`. For long work on a server that the process reaches directly.
@@ -96,42 +95,21 @@ impl SessionLock {
             number: i64::from_be_bytes(*first).max(-i64::MAX),
             name: hex(&digest),
             holder: uuid::Uuid::new_v4().simple().to_string(),
+            given: name.clone(),
         };
         let pool: Database = pool.into();
+        let (released, release) = watch::channel(false);
         loop {
-            if let Some(session) = acquire(&pool, &named).await? {
-                return Ok(Self::start(name, named, session));
+            if let Some(holding) = acquire(&pool, &named, &release).await? {
+                return Ok(Self {
+                    name,
+                    released,
+                    task: AbortOnDropHandle::new(tokio::spawn(holding.in_current_span())),
+                });
             }
             if !backoff.pause().await {
                 return Err(Error::taken(name.as_str(), wait, ""));
             }
-        }
-    }
-
-    fn start(name: LockName, named: SessionLockName, mut session: Box<dyn Session>) -> Self {
-        let (released, mut release) = watch::channel(false);
-        let lock = name.clone();
-        let task = async move {
-            while timeout(SESSION_CHECK, release.wait_for(|released| *released))
-                .await
-                .is_err()
-            {
-                let held = session.holds(&named).await;
-                if !matches!(held, Ok(true)) {
-                    tracing::warn!(
-                        name = lock.as_str(),
-                        error = ?held.err(),
-                        "a session lock is lost: its connection no longer holds the lock"
-                    );
-                    return false;
-                }
-            }
-            session.release(&named).await.unwrap_or(false)
-        };
-        Self {
-            name,
-            released,
-            task: AbortOnDropHandle::new(tokio::spawn(task.in_current_span())),
         }
     }
 

@@ -1,7 +1,7 @@
 use std::{borrow::Cow, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Uri, header};
 use serde_json::{Value, json};
 
 /// Implements the accessors of a service with an inner service, as in tower-http.
@@ -64,6 +64,16 @@ pub fn problem(
 /// Returns the value of `Retry-After`: whole seconds, at least one.
 pub fn seconds(time: Duration) -> u64 {
     time.as_secs_f64().ceil().max(1.0) as u64
+}
+
+/// Returns the host of a request, in lowercase (RFC 9112 §3.2.2).
+pub fn host(uri: &Uri, headers: &HeaderMap) -> Option<Vec<u8>> {
+    let host = match uri.authority() {
+        // Without the user information before the host.
+        Some(authority) => authority.as_str().rsplit('@').next()?.as_bytes(),
+        None => headers.get(header::HOST)?.as_bytes(),
+    };
+    Some(host.to_ascii_lowercase())
 }
 
 /// Returns the trimmed members of a list header, from all its lines.

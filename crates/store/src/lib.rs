@@ -49,6 +49,8 @@ pub mod clock; // units of time
 #[doc(hidden)]
 pub mod error; // the one error type, and enums whose values are words
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 pub use error::{Error, ErrorKind};
 pub use fence::{Fence, LockLoss};
 pub use locks::{Holder, Lease, LockAttempt, LockInfo, Locks};
@@ -57,3 +59,9 @@ pub use sql::{Connection, Database, IntoDatabase};
 
 #[doc(hidden)]
 pub use self::{calls::*, locks::is_lease, lost::LostReplies, note::Note, rows::*, store::Store};
+
+/// Locks a mutex, also after a panic under it.
+#[doc(hidden)]
+pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,6 +1,6 @@
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use crate::{
     calls::{Backend, Step},
     error::{Error, with_causes},
+    locked,
     lost::LostReplies,
     note::Note,
     timing::{FAILURE_COUNTS, RECHECK, within},
@@ -99,7 +100,7 @@ impl Store {
     /// Makes a call for a request. While the database keeps requests waiting until they fail, one request
     /// a second tries, and the others get an error.
     pub async fn read<S: Step>(&self, step: S) -> Result<S::Answer, Error> {
-        if let Some(tried) = &mut *self.unread() {
+        if let Some(tried) = &mut *locked(&self.0.unread) {
             let now = Instant::now();
             if now < *tried + RECHECK {
                 return Err(Error::step(S::NAME, "it failed a moment ago"));
@@ -114,7 +115,7 @@ impl Store {
 
     /// Records whether the database answered a read that began at `since`.
     pub fn has_read(&self, since: Instant, answered: bool) {
-        let mut unread = self.unread();
+        let mut unread = locked(&self.0.unread);
         if answered {
             *unread = None;
         } else if since.elapsed() > self.0.patience {
@@ -124,22 +125,12 @@ impl Store {
 
     /// Returns true if the database is known to keep requests waiting.
     pub fn fails(&self) -> bool {
-        self.unread().is_some()
-    }
-
-    fn unread(&self) -> MutexGuard<'_, Option<Instant>> {
-        let unread = &self.0.unread;
-        unread.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0.unread).is_some()
     }
 
     /// Returns true if the latest call of each kind succeeded, or failed long before a later success.
     pub fn is_available(&self) -> bool {
-        self.failing().is_empty()
-    }
-
-    fn failing(&self) -> MutexGuard<'_, BTreeMap<&'static str, Instant>> {
-        let failing = &self.0.failing;
-        failing.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0.failing).is_empty()
     }
 
     /// Makes this call, which undoes another one whose reply was lost, several times in the next
@@ -160,7 +151,7 @@ impl Store {
 
     /// Records the outcome of a step. Returns true if every step works.
     fn note(&self, step: &'static str, error: Option<&Error>) -> bool {
-        let mut failing = self.failing();
+        let mut failing = locked(&self.0.failing);
         match error {
             Some(error) => {
                 let error = &*with_causes(error);

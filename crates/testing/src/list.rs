@@ -57,11 +57,8 @@ impl Rows {
 
     fn row(&self, name: &str, page: &Page, now: i64) -> EntryRow {
         let free = Lock {
-            owner: None,
-            fence: 0,
             acquired: now,
-            expires: now,
-            failures: 0,
+            ..Lock::default()
         };
         EntryRow {
             name: name.to_owned(),

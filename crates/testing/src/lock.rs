@@ -1,6 +1,7 @@
 use super::{memory::micros, rows::Id};
 use perennial_store::{LockRow, Unused, clock::duration};
 
+#[derive(Default)]
 pub(super) struct Lock {
     pub(super) owner: Option<String>,
     pub(super) fence: i64,

@@ -1,16 +1,13 @@
 //! A store in memory that keeps the contract of [`Backend`], on Tokio's clock.
 
-use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::Mutex, time::Duration};
 
 use bytes::Bytes;
 use http::Response;
 use tokio::time::Instant;
 
 use super::rows::{Page, Rows, id};
-use perennial_store::{Backend, Call, CallFuture, LockKind, LockName, Reply};
+use perennial_store::{Backend, Call, CallFuture, LockKind, LockName, Reply, locked};
 
 /// The database's clock when a store is made, in microseconds since 1970: the year 2020.
 /// `Last-Modified` goes by this clock, and is not to be later than `Date`, which goes by the
@@ -35,28 +32,28 @@ impl Default for Memory {
 impl Memory {
     /// Moves the database's clock.
     pub fn move_clock(&self, by: i64) {
-        self.rows().moved += by;
+        locked(&self.rows).moved += by;
     }
 
     /// The latest epoch; 0: nothing was invalidated.
     pub fn epoch(&self) -> i64 {
-        self.rows().epoch
+        locked(&self.rows).epoch
     }
 
     /// The fence of the entry of this name; 0: there is no entry.
     pub fn fence_of(&self, name: &LockName) -> i64 {
-        let rows = self.rows();
+        let rows = locked(&self.rows);
         rows.entries.get(&id(name).1).map_or(0, |page| page.fence)
     }
 
     /// Counts the stored requests.
     pub fn requests(&self) -> usize {
-        self.rows().requests.len()
+        locked(&self.rows).requests.len()
     }
 
     /// Returns how often the page of `key`, or a variant of it, was stored.
     pub fn generations(&self, key: &str) -> u64 {
-        let rows = self.rows();
+        let rows = locked(&self.rows);
         let (variants, end) = (format!("{key}#"), format!("{key}$"));
         let variants = rows
             .generations
@@ -67,7 +64,7 @@ impl Memory {
 
     /// Stores a page of this age, as by a publish in the past.
     pub fn fill(&self, key: &str, age: Duration, content: Response<Bytes>) {
-        let generated = self.now(&self.rows()) - micros(age);
+        let generated = self.now(&locked(&self.rows)) - micros(age);
         let page = Page {
             fence: 1,
             generated,
@@ -80,22 +77,18 @@ impl Memory {
             history: String::new(),
         };
         let name = LockName::of(LockKind::Page, key);
-        self.rows().entries.insert(id(&name).1, page);
+        locked(&self.rows).entries.insert(id(&name).1, page);
     }
 
     /// Carries out a call as one atomic step.
     pub fn apply(&self, call: &Call) -> Reply {
-        let mut rows = self.rows();
+        let mut rows = locked(&self.rows);
         let now = self.now(&rows);
         rows.apply(call, now)
     }
 
     fn now(&self, rows: &Rows) -> i64 {
         EPOCH + micros(self.start.elapsed()) + rows.moved
-    }
-
-    fn rows(&self) -> MutexGuard<'_, Rows> {
-        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

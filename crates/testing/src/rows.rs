@@ -168,10 +168,9 @@ impl Rows {
                 Reply::Revoke(())
             }
             Call::BreakLock(BreakLock { name, seen }) => {
-                let id = id(name);
-                let lock = self.locks.get(&id);
-                let is_seen = lock.is_some_and(|lock| seen.is_none_or(|seen| lock.fence == seen));
-                Reply::BreakLock(is_seen && self.break_lock(&id))
+                let lock = self.locks.get_mut(&id(name));
+                let seen = lock.filter(|lock| seen.is_none_or(|seen| lock.fence == seen));
+                Reply::BreakLock(seen.map(Lock::break_up).is_some())
             }
             Call::PruneLocks(PruneLocks {
                 kind,
@@ -212,15 +211,11 @@ impl Rows {
     fn try_lock(&mut self, call: &TryLock, now: i64) -> Option<i64> {
         let (id, owner, seen) = (id(&call.name), &*call.owner, call.seen);
         let length = micros(call.length);
-        let lock = self.locks.entry(id).or_insert(Lock {
-            owner: Some(owner.to_owned()),
-            fence: now,
-            acquired: now,
-            expires: now,
-            failures: 0,
-        });
+        let lock = self.locks.entry(id).or_default();
         if lock.owner.as_deref() != Some(owner) {
-            if lock.expires > now || seen.is_some_and(|seen| seen != lock.fence) {
+            // A new row has the fence 0.
+            let other = |seen| lock.fence != 0 && seen != lock.fence;
+            if lock.expires > now || seen.is_some_and(other) {
                 return None;
             }
             lock.fence = now.max(lock.fence + 1);
@@ -294,11 +289,6 @@ impl Rows {
             }
         }
         self.entries.retain(|name, _| !is_meant(name));
-    }
-
-    fn break_lock(&mut self, id: &Id) -> bool {
-        let lock = self.locks.get_mut(id);
-        lock.map(Lock::break_up).is_some()
     }
 }
 

@@ -1,12 +1,10 @@
 //! The limit on the number of keys that a layer stores.
 
-use std::{
-    collections::HashSet,
-    hash::BuildHasher,
-    sync::{Mutex, PoisonError},
-};
+use std::{collections::HashSet, hash::BuildHasher, sync::Mutex};
 
 use foldhash::quality::RandomState;
+
+use perennial_store::locked;
 
 use crate::{
     clock::Tick,
@@ -86,7 +84,7 @@ impl Admission {
     /// only at its second request.
     pub(super) fn admits(&self, key: &str, now: Tick) -> Admitted {
         let hash = self.hasher.hash_one(key);
-        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut keys = locked(&self.keys);
         let keys = &mut *keys;
         let since = *keys.since.get_or_insert(now);
         if now >= since + KEYS_PERIOD {
@@ -139,7 +137,7 @@ impl Admission {
     /// Returns true if a request for this key would be refused. Changes nothing.
     pub(super) fn refuses(&self, key: &str, now: Tick) -> bool {
         let hash = self.hasher.hash_one(key);
-        let keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let keys = locked(&self.keys);
         let has = |keys: &Recent| keys.current.contains(&hash) || keys.before.contains(&hash);
         let group = hash as usize % keys.refused.len().max(1);
         let refused = keys.refused.get(group);

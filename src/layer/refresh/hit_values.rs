@@ -36,7 +36,7 @@ pub(super) struct HitFacts {
 impl HitFacts {
     pub(super) fn new(made: Tick, now: Tick, ttl: i64, browser_cache: Duration) -> Self {
         Self {
-            age: (now.0 - made.0).max(0).unsigned_abs() / 1_000_000,
+            age: (now - made).as_secs(),
             ttl,
             browser_cache: browser_cache.as_secs(),
             made: made.0.div_euclid(1_000_000),

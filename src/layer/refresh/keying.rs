@@ -2,11 +2,12 @@ use std::{borrow::Cow, fmt, sync::Arc};
 
 use form_urlencoded::byte_serialize;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, header, request::Parts};
+use perennial_store::layers::host;
 
 use crate::{
     http::fields,
     key::{self, Part, Query, canonical, normal},
-    layer::refresh::request::{host, is_routed, key_of_original},
+    layer::refresh::request::{is_routed, key_of_original},
 };
 
 /// The parts of a request that name a resource: requests with the same key get the same content.

@@ -4,11 +4,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 
 use crate::{
-    http::{
-        CDN_CACHE_CONTROL,
-        cache_status::CACHE_STATUS,
-        fields::{ascii, seconds},
-    },
+    http::fields::{ascii, seconds},
     layer::{ResponseBody, refresh::hit_values::HitFacts},
 };
 
@@ -21,14 +17,15 @@ pub(super) fn leave_out<B>(response: &mut Response<ResponseBody<B>>) {
             *name,
             header::AGE
                 | header::CACHE_CONTROL
-                | CDN_CACHE_CONTROL
+                | header::CACHE_STATUS
+                | header::CDN_CACHE_CONTROL
                 | header::CONTENT_LOCATION
                 | header::DATE
                 | header::ETAG
                 | header::EXPIRES
                 | header::VARY
         );
-        if is_of_304 || *name == CACHE_STATUS {
+        if is_of_304 {
             headers.append(name, value.clone());
         }
     }
@@ -45,7 +42,7 @@ pub(super) fn allow_cdn(headers: &mut HeaderMap, hit: HitFacts, limit: Duration)
         // As `max-age` counts from the generation.
         fresh => ascii(format!("max-age={}", hit.age.saturating_add(fresh))),
     };
-    headers.entry(CDN_CACHE_CONTROL).or_insert(value);
+    headers.entry(header::CDN_CACHE_CONTROL).or_insert(value);
 }
 
 /// Keeps the response of one visitor out of shared caches, unless it has a `Cache-Control` of its

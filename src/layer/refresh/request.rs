@@ -102,16 +102,6 @@ pub(in crate::layer) fn original_uri(parts: &Parts) -> &Uri {
     &parts.uri
 }
 
-/// Returns the host of the request, in lowercase (RFC 9112 §3.2.2).
-pub(in crate::layer) fn host(uri: &Uri, headers: &HeaderMap) -> Option<Vec<u8>> {
-    let host = match uri.authority() {
-        // Without the user information before the host.
-        Some(authority) => authority.as_str().rsplit('@').next()?.as_bytes(),
-        None => headers.get(header::HOST)?.as_bytes(),
-    };
-    Some(host.to_ascii_lowercase())
-}
-
 /// Returns true for an upgrade that a server may accept (RFC 9110 §7.8). The upgrade to h2c is
 /// obsolete (RFC 9113 §3.1), though clients still offer it.
 fn is_upgrade(headers: &HeaderMap) -> bool {
@@ -123,14 +113,8 @@ fn is_upgrade(headers: &HeaderMap) -> bool {
 }
 
 /// Returns true for a request that axum's router has passed on.
-#[cfg(feature = "axum")]
 pub(super) fn is_routed(parts: &Parts) -> bool {
-    parts.extensions.get::<OriginalUri>().is_some()
-}
-
-#[cfg(not(feature = "axum"))]
-pub(super) fn is_routed(_: &Parts) -> bool {
-    false
+    !std::ptr::eq(original_uri(parts), &parts.uri)
 }
 
 /// Returns the key of a request whose path and query the service sees as `seen`. The key has the

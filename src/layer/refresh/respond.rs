@@ -1,6 +1,6 @@
 use std::{sync::Arc, time::Duration};
 
-use http::{Extensions, HeaderMap, Method, Request, Response, request::Parts};
+use http::{Extensions, HeaderMap, Method, Request, Response, header, request::Parts};
 
 use super::{
     hit_values::{HitFacts, HitValues},
@@ -12,7 +12,7 @@ use crate::{
     clock::Tick,
     event::{Bypass, Event, Frequent, Served},
     http::{
-        cache_status::{CACHE_STATUS, Forward, Handling},
+        cache_status::{Forward, Handling},
         conditional::{self, Evaluation},
         fields::ascii,
     },
@@ -93,10 +93,7 @@ impl RefreshLayer {
         let representation = &page.body.plain;
         let stored = &representation.content;
         let head = parts.method == Method::HEAD;
-        let made_at = match page.body.age_before {
-            0 => version.born,
-            before => version.born - Duration::from_secs(before),
-        };
+        let made_at = version.born - Duration::from_secs(page.body.age_before);
         let ttl = version.ttl(now, &self.policy, &self.pages.invalidations);
         let hit = HitFacts::new(made_at, now, ttl, self.policy.browser_cache);
         let how = made.unwrap_or(Handling::Hit { ttl: hit.ttl });
@@ -165,7 +162,7 @@ impl RefreshLayer {
     /// Says how a response came about.
     pub(super) fn set_cache_status(&self, headers: &mut HeaderMap, how: Handling) {
         if self.pages.settings.cache_status {
-            headers.append(CACHE_STATUS, ascii(how.to_string()));
+            headers.append(header::CACHE_STATUS, ascii(how.to_string()));
         }
     }
 }

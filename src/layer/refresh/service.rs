@@ -1,6 +1,6 @@
 use std::{
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     task::{Context, Poll},
     time::Duration,
 };
@@ -8,7 +8,7 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response, request::Parts};
 use http_body::Body;
-use perennial_store::error::BoxError;
+use perennial_store::{error::BoxError, locked};
 use tower_service::Service;
 
 use super::{
@@ -57,7 +57,7 @@ impl<S> RefreshService<S> {
 
 impl<S: Clone> Shared<S> {
     pub(super) fn inner(&self) -> S {
-        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let inner = locked(&self.inner);
         inner.clone()
     }
 }
@@ -93,16 +93,14 @@ where
             return ResponseFuture::waiting(explain::explain(layer.clone(), parts));
         }
         let pass = |parts, body, why| {
-            let request = Request::from_parts(parts, body);
-            let forward = Forward::by(why);
-            ResponseFuture::waiting(pass(Arc::clone(&self.0), request, forward, why))
+            let shared = Arc::clone(&self.0);
+            ResponseFuture::waiting(pass(shared, (parts, body), Forward::Bypass, why))
         };
         let resource = match request::resource(&parts, layer) {
             Ok(resource) => resource,
             Err(why) => {
                 if why == Bypass::Method && layer.invalidates && !is_safe(&parts.method) {
-                    let request = Request::from_parts(parts, body);
-                    return ResponseFuture::waiting(change(Arc::clone(&self.0), request));
+                    return ResponseFuture::waiting(change(Arc::clone(&self.0), parts, body));
                 }
                 return pass(parts, body, why);
             }
@@ -156,13 +154,14 @@ impl<S> fmt::Debug for RefreshService<S> {
 
 async fn pass<S, ReqBody, ResBody>(
     shared: Arc<Shared<S>>,
-    request: Request<ReqBody>,
+    (parts, body): (Parts, ReqBody),
     forward: Forward,
     why: Bypass,
 ) -> Result<Response<ResponseBody<ResBody>>, S::Error>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
 {
+    let request = Request::from_parts(parts, body);
     shared.layer.bypassed(&request, why);
     let mut response = call(shared.inner(), request).await?;
     if why != Bypass::Method {
@@ -171,7 +170,12 @@ where
     if why.is_of_a_visitor() {
         outgoing::keep_private(response.headers_mut());
     }
-    let how = Handling::forwarded(forward, Served::Bypass(why));
+    let how = Handling::Forwarded {
+        why: forward,
+        served: Served::Bypass(why),
+        stored: false,
+        collapsed: false,
+    };
     shared.layer.served(how);
     shared.layer.set_cache_status(response.headers_mut(), how);
     Ok(response.map(ResponseBody::streamed))
@@ -180,23 +184,18 @@ where
 /// Passes on a request that may change data, and invalidates the changed pages.
 async fn change<S, ReqBody, ResBody>(
     shared: Arc<Shared<S>>,
-    request: Request<ReqBody>,
+    parts: Parts,
+    body: ReqBody,
 ) -> Result<Response<ResponseBody<ResBody>>, S::Error>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
 {
     let RefreshLayer { pages, key, .. } = shared.layer.clone();
-    let (parts, body) = request.into_parts();
     let host = RequestHost::of(&parts);
     let own = key.resource(&parts);
     let own = own.and_then(|key| Target::Key(&key).name().ok());
     let change = Change::of(&pages, own.into_iter().collect());
-    let response = pass(
-        shared,
-        Request::from_parts(parts, body),
-        Forward::Method,
-        Bypass::Method,
-    );
+    let response = pass(shared, (parts, body), Forward::Bypass, Bypass::Method);
     let named = |response: &Response<_>| host.names_in(response.headers(), &key);
     change.settle(response, named).await
 }
@@ -221,17 +220,14 @@ where
     let layer = &shared.layer;
     let generating = match request::to_generate(&parts, &resource, layer) {
         Ok(generating) => generating,
-        Err(why) => {
-            let request = Request::from_parts(parts, body);
-            return pass(Arc::clone(&shared), request, Forward::Bypass, why).await;
-        }
+        Err(why) => return pass(shared, (parts, body), Forward::Bypass, why).await,
     };
     let name = layer.name_in(&parts.extensions);
     let make = || {
         let request = generating.clone().map(|()| ReqBody::default());
         let generator = generate(Arc::clone(&shared), request);
         Generate {
-            run: Box::pin(warm::watched(generator)),
+            run: Some(Box::pin(warm::watched(generator))),
             layer: Arc::clone(&name),
             is_requested: warm::forces(),
             readable: None,
@@ -254,11 +250,9 @@ where
             }
             let visit = layer.pages.visit(&resource.key, &policy, accepts, make);
             let (answer, leads) = visit.await;
+            let pages = &layer.pages;
             match own {
-                Some(_) => {
-                    let pages = &layer.pages;
-                    (pages.or_servable(answer, &resource.key, &policy), leads)
-                }
+                Some(_) => (pages.or_servable(answer, &resource.key, &policy), leads),
                 None => (answer, leads),
             }
         }
@@ -266,9 +260,6 @@ where
     let now = layer.pages.now();
     match layer.respond(answer, &parts, now, (forward, !leads), Some(arrived)) {
         Ok(response) => Ok(response),
-        Err(why) => {
-            let request = Request::from_parts(parts, body);
-            pass(Arc::clone(&shared), request, forward, why).await
-        }
+        Err(why) => pass(Arc::clone(&shared), (parts, body), forward, why).await,
     }
 }

@@ -1,11 +1,9 @@
 //! The resources that a request by an unsafe method has changed (RFC 9111 §4.4).
 
 use http::{HeaderMap, Uri, header, request::Parts, uri::Authority};
+use perennial_store::layers::host;
 
-use crate::{
-    layer::refresh::{keying::Key, request::host},
-    page::Target,
-};
+use crate::{layer::refresh::keying::Key, page::Target};
 
 /// The host of such a request. `None`: a request of HTTP/1.0 without a host.
 pub(in crate::layer) struct RequestHost(Option<Authority>);

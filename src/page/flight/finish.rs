@@ -249,18 +249,11 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
     /// Answers with the old version. The process asks the store nothing about the version for
     /// `time`.
     pub(super) fn serve_old_for(&mut self, time: Duration) {
-        let freshness = self.freshness();
-        if let Some(newest) = &mut self.flight.newest
-            && freshness != Some(Freshness::Purged)
-        {
+        if let Some(newest) = &mut self.flight.newest {
             newest.ask_again_at = self.facts.now + time;
             self.effect.known = Some(Known::Version(newest.clone().into()));
         }
-        match freshness {
-            // The version has expired since the decision to serve the version.
-            Some(Freshness::Expired) => self.answer(Answer::Unavailable { retry_in: time }),
-            _ => self.answer_with_newest(),
-        }
+        self.answer_with_newest();
     }
 
     /// Ends with the old version and without a regeneration.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use perennial_store::Error;
+use perennial_store::{Error, locked};
 
 use super::end_of;
 use crate::{clock::Tick, page::Pages, timing::SYNC};
@@ -35,7 +35,7 @@ impl Pages {
                 break;
             }
             let (running, next) = {
-                let mut state = self.sync_state();
+                let mut state = locked(&self.sync.state);
                 // There is no such invalidation, or the database fails.
                 if state.running.is_none() && state.begun >= arrived {
                     break;
@@ -70,7 +70,7 @@ impl Pages {
         // The running sync may have begun earlier.
         for _ in 0..2 {
             let (running, begun) = {
-                let state = self.sync_state();
+                let state = locked(&self.sync.state);
                 (state.running.clone(), state.begun)
             };
             let attempt = match running {

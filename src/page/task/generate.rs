@@ -32,7 +32,7 @@ impl Pages {
 impl Task {
     /// Runs the generator in a task of its own.
     pub(super) fn generate(&mut self, as_of: AsOf) -> Action {
-        let Some(generator) = self.generator.take() else {
+        let Some(generator) = self.given.run.take() else {
             // A flight has one step that runs the generator.
             return Box::pin(std::future::pending());
         };

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Returns the reason for a regeneration, from the newest version before.
-pub(super) fn reason(newest: Option<&Version>, facts: &Facts<'_>) -> Reason {
+fn reason(newest: Option<&Version>, facts: &Facts<'_>) -> Reason {
     let Some(newest) = newest else {
         return Reason::Miss;
     };
@@ -53,7 +53,7 @@ impl Task {
     /// line of the history.
     pub(super) fn texts(&self, version: &Version, terms: Terms, changed: bool) -> [String; 2] {
         let description = Description {
-            layer: self.layer.to_string(),
+            layer: self.given.layer.to_string(),
             early: (terms.early < terms.interval).then_some(terms.early),
             stale_while_revalidate: terms.stale_while_revalidate,
             code: self.pages.settings.revision.clone(),
@@ -75,14 +75,13 @@ impl Task {
 
     pub(super) fn started(&mut self, fence: Option<i64>) {
         self.began = Some(self.pages.now());
-        if self.reason != Reason::Requested {
-            // The probe may have found a version that this process did not have in memory.
+        if !self.given.is_requested {
             let facts = self.pages.facts(&self.key, &self.policy);
             self.reason = reason(self.flight.newest(), &facts);
         }
         self.emit(event::Event::Regenerating {
             key: self.key.clone(),
-            layer: self.layer.clone(),
+            layer: self.given.layer.clone(),
             reason: self.reason,
             fence: fence.map(Fence),
         });
@@ -109,7 +108,7 @@ impl Task {
         if !ended.outcome.has_begun() {
             return self.emit(event::Event::NotRegenerated {
                 key: self.key.clone(),
-                layer: self.layer.clone(),
+                layer: self.given.layer.clone(),
                 outcome: ended.outcome,
             });
         }
@@ -123,7 +122,7 @@ impl Task {
         );
         let regeneration = Regeneration {
             key: self.key.clone(),
-            layer: self.layer.clone(),
+            layer: self.given.layer.clone(),
             reason: self.reason,
             outcome: ended.outcome,
             took: self.took,

@@ -3,7 +3,9 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::watch;
 use tracing::Instrument;
 
-use super::{Task, report::reason};
+use perennial_store::locked;
+
+use super::Task;
 use crate::{
     event::{Bypass, Reason},
     page::{
@@ -84,7 +86,7 @@ impl Pages {
         accepts: Accepts,
         generate: &mut Option<impl FnOnce() -> Generate>,
     ) -> Result<(watch::Receiver<Shown>, bool), Answer> {
-        let mut running = self.running();
+        let mut running = locked(&self.running);
         if let Some(progress) = running.get(key) {
             return Ok((progress.subscribe(), false));
         }
@@ -117,33 +119,24 @@ impl Pages {
         // The task exists before the caller's closure runs: if the closure panics, the drop of
         // the task lets another request start.
         let mut task = Task {
-            reason: reason(flight.newest(), &facts),
             flight,
             pages: Arc::clone(self),
             key: key.into(),
-            layer: Arc::from(""),
             policy: *policy,
             shown: sender,
-            generator: None,
+            given: Generate::default(),
             lent: parts::permit(),
             permit: None,
             held: false,
             lease: None,
-            readable: None,
-            retention: None,
             left: false,
+            reason: Reason::Requested,
             began: None,
             took: Duration::ZERO,
             bytes: 0,
             found_expired: false,
         };
-        let generate = generate();
-        task.layer = generate.layer;
-        if generate.is_requested {
-            task.reason = Reason::Requested;
-        }
-        task.generator = Some(generate.run);
-        (task.readable, task.retention) = (generate.readable, generate.retention);
+        task.given = generate();
         let run = async move {
             task.run().await;
             drop(token);

@@ -43,7 +43,7 @@ pub(crate) async fn explain(
             Err(error) if error.kind() == perennial::ErrorKind::Invalid => {
                 html! { p { (visible(&error.to_string())) } }
             }
-            Err(_) => return Err(Failed),
+            Err(error) => return Err(error.into()),
         },
     };
     let body = html! {

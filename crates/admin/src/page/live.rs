@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     convert::Infallible,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -19,6 +19,8 @@ use futures_util::{StreamExt, future, stream};
 use perennial::{Event, Perennial, entries::visible, event::Events};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+use perennial_store::locked;
 
 use super::{Admin, access::Viewer};
 use crate::{Report, announce};
@@ -60,7 +62,7 @@ struct Seen {
 
 impl Latest {
     fn add(&self, event: &Event) {
-        let mut seen = self.seen();
+        let mut seen = locked(&self.0);
         if let Some(text) = text_of(event) {
             seen.texts.push_front(text);
             seen.texts.truncate(LATEST);
@@ -68,11 +70,7 @@ impl Latest {
     }
 
     pub(crate) fn texts(&self) -> Vec<String> {
-        self.seen().texts.iter().cloned().collect()
-    }
-
-    fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0).texts.iter().cloned().collect()
     }
 }
 

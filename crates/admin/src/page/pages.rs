@@ -108,6 +108,7 @@ pub(crate) async fn entries(
             ("prefix", &*search.prefix),
             ("tag", &*search.tag),
             ("state", &*search.state),
+            ("sort", &*format!("{:?}", search.sort).to_lowercase()),
             ("from", &*from),
         ];
         format!("{}/entries?{}", viewer.base, query(&fields))

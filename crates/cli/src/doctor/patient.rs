@@ -50,7 +50,7 @@ impl<'a> Patient<'a> {
             Side::MySql | Side::Galera => Kind::MySql,
         };
         // Nothing is made in a database without the tables.
-        let site = match source.version_of(&mut connection).await {
+        let site = match source.version_of(&mut connection).await? {
             Ok(_) => Some(source.site_as_it_is().await?),
             Err(_) => None,
         };
@@ -105,7 +105,7 @@ impl<'a> Patient<'a> {
     }
 
     async fn tables(&mut self) -> Checked {
-        match self.source.version_of(&mut self.connection).await {
+        match self.source.version_of(&mut self.connection).await? {
             Ok(version) => found(Verdict::Ok, format!("the tables have version {version}")),
             Err(error) => found(
                 Verdict::Failure,

@@ -1,9 +1,10 @@
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use tokio::{sync::watch::Receiver, time::timeout};
 
 use perennial_store::{
-    Database, Error,
+    Database, Error, LockName,
     error::BoxError,
     sql::{
         pool::{Borrowed, Connections, OnPool},
@@ -12,6 +13,8 @@ use perennial_store::{
     },
     timing::within,
 };
+
+use crate::timing::SESSION_CHECK;
 
 /// The statements of session locks.
 ///
@@ -70,25 +73,23 @@ fn statements(side: Side) -> Option<&'static Statements> {
 }
 
 /// The name of a session lock.
+#[derive(Clone)]
 pub(crate) struct SessionLockName {
     pub(crate) number: i64,
     pub(crate) name: String,
     pub(crate) holder: String,
+    /// The name that the application gave.
+    pub(crate) given: LockName,
 }
 
-/// A connection that holds a lock. Dropping it closes the connection, and the server frees the
-/// lock.
-pub(crate) trait Session: Send {
-    fn holds<'a>(&'a mut self, lock: &'a SessionLockName) -> BoxFuture<'a, Result<bool, BoxError>>;
-    fn release<'a>(
-        &'a mut self,
-        lock: &'a SessionLockName,
-    ) -> BoxFuture<'a, Result<bool, BoxError>>;
-}
+/// A lock that is held. Ends with the release: true if the connection held the lock until then.
+/// Dropping it closes the connection, and the server frees the lock.
+pub(crate) type Holding = BoxFuture<'static, bool>;
 
 struct HeldSession<DB: Driver> {
     connection: DB::Connection,
     statements: &'static Statements,
+    lock: SessionLockName,
     limit: Duration,
 }
 
@@ -97,22 +98,32 @@ struct HeldSession<DB: Driver> {
 pub(super) async fn acquire(
     database: &Database,
     lock: &SessionLockName,
-) -> Result<Option<Box<dyn Session>>, Error> {
+    release: &Receiver<bool>,
+) -> Result<Option<Holding>, Error> {
     let limit = database.limit();
-    let acquire = Acquire { lock, limit };
+    let acquire = Acquire {
+        lock,
+        release,
+        limit,
+    };
     within(limit, "lock", database.with(acquire)).await?
 }
 
 struct Acquire<'a> {
     lock: &'a SessionLockName,
+    release: &'a Receiver<bool>,
     limit: Duration,
 }
 
 impl OnPool for Acquire<'_> {
-    type Output = Result<Option<Box<dyn Session>>, Error>;
+    type Output = Result<Option<Holding>, Error>;
 
     async fn run<DB: Driver>(self, connections: Connections<DB>) -> Self::Output {
-        let Self { lock, limit } = self;
+        let Self {
+            lock,
+            release,
+            limit,
+        } = self;
         let Some(statements) = statements(connections.kind().await?.side) else {
             return Err(Error::invalid(
                 "this database has no session locks: use a lease, by `Locks::try_lock`",
@@ -134,12 +145,13 @@ impl OnPool for Acquire<'_> {
                 let bound = ask::<DB>(connection, statements.bound, lock).await;
                 bound.map_err(failed)?;
                 let connection = borrowed.0.take().expect("is still there").detach();
-                let holder: Box<dyn Session> = Box::new(HeldSession::<DB> {
+                let session = HeldSession::<DB> {
                     connection,
                     statements,
+                    lock: lock.clone(),
                     limit,
-                });
-                Ok(Some(holder))
+                };
+                Ok(Some(Box::pin(session.hold(release.clone()))))
             }
             Err(error) if has_code::<DB>(&error, statements.missing) => {
                 Err(Error::invalid(format!(
@@ -169,21 +181,27 @@ async fn ask<DB: Driver>(
 }
 
 impl<DB: Driver> HeldSession<DB> {
-    async fn says_yes(&mut self, template: &str, lock: &SessionLockName) -> Result<bool, BoxError> {
-        let answer = ask::<DB>(&mut self.connection, template, lock);
+    async fn hold(mut self, mut release: Receiver<bool>) -> bool {
+        while timeout(SESSION_CHECK, release.wait_for(|released| *released))
+            .await
+            .is_err()
+        {
+            let held = self.says_yes(self.statements.holds).await;
+            if !matches!(held, Ok(true)) {
+                tracing::warn!(
+                    name = self.lock.given.as_str(),
+                    error = ?held.err(),
+                    "a session lock is lost: its connection no longer holds the lock"
+                );
+                return false;
+            }
+        }
+        let released = self.says_yes(self.statements.release).await;
+        released.unwrap_or(false)
+    }
+
+    async fn says_yes(&mut self, template: &str) -> Result<bool, BoxError> {
+        let answer = ask::<DB>(&mut self.connection, template, &self.lock);
         Ok(within(self.limit, "lock", answer).await?? == 1)
-    }
-}
-
-impl<DB: Driver> Session for HeldSession<DB> {
-    fn holds<'a>(&'a mut self, lock: &'a SessionLockName) -> BoxFuture<'a, Result<bool, BoxError>> {
-        Box::pin(self.says_yes(self.statements.holds, lock))
-    }
-
-    fn release<'a>(
-        &'a mut self,
-        lock: &'a SessionLockName,
-    ) -> BoxFuture<'a, Result<bool, BoxError>> {
-        Box::pin(self.says_yes(self.statements.release, lock))
     }
 }

@@ -1,7 +1,7 @@
 use std::{
     collections::HashMap,
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Mutex, Weak},
     time::Duration,
 };
 
@@ -9,6 +9,7 @@ use tokio::{sync::Semaphore, time::timeout};
 
 use crate::{
     error::Error,
+    locked,
     locks::{Holder, Lease, LockInfo, LockName, Locks},
     timing::Backoff,
 };
@@ -24,7 +25,7 @@ pub(super) struct Queues(Mutex<HashMap<LockName, Weak<Semaphore>>>);
 impl Queues {
     /// Returns the queue of a lock, and forgets the queues that no attempt holds any more.
     fn of(&self, name: &LockName) -> Arc<Semaphore> {
-        let mut queues = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queues = locked(&self.0);
         queues.retain(|_, queue| queue.strong_count() > 0);
         let queue = queues.get(name).and_then(Weak::upgrade);
         queue.unwrap_or_else(|| {

@@ -59,7 +59,7 @@ impl<DB: Driver> SqlStore<DB> {
     }
 
     pub(crate) async fn release(&self, call: &Release) -> Answer<bool> {
-        let cooldown = [Arg::Int(micros(call.cooldown))];
+        let cooldown = [Arg::Int(micros(call.cooldown.min(FOREVER)))];
         let released = self.run_under(&locks::RELEASE, &call.lease, &cooldown);
         let done = released.await?;
         Ok(done.changed > 0)
