@@ -14,13 +14,6 @@ use crate::{
     page::{Page, Pages, representation::Representation},
 };
 
-/// The permit for the one compression at a time: the other cores belong to the visitors.
-pub(super) type Compressing = Arc<Semaphore>;
-
-pub(super) fn compressing() -> Compressing {
-    Arc::new(Semaphore::new(1))
-}
-
 /// The codings of a content, shared by all versions with the same content.
 #[derive(Default)]
 pub(crate) struct Codings {

@@ -33,7 +33,7 @@ impl Pages {
         self.know_latest().await?;
         let (mut entries, mut from) = (Vec::new(), filter.first_name());
         for _ in 0..STEPS {
-            let rows = self.rows(&from, STEP).await?;
+            let rows = self.store.call(List::new(&from, STEP)).await?;
             let mut until = (rows.len() == STEP).then(|| name_after(&rows[STEP - 1].name));
             let rows = rows.into_iter();
             let mut listed: Vec<_> = rows.map(|row| self.entry_of(row)).collect();
@@ -73,7 +73,7 @@ impl Pages {
     pub(crate) async fn entry(self: &Arc<Self>, key: &str) -> Result<Option<Entry>, Error> {
         self.know_latest().await?;
         let name = bounded(key);
-        let row = self.rows(&name, 1).await?.pop();
+        let row = self.store.call(List::new(&*name, 1)).await?.pop();
         let stored = row.filter(|row| row.name == name);
         if let Some(row) = stored {
             return Ok(Some(self.entry_of(row).1));
@@ -102,11 +102,6 @@ impl Pages {
         self.synced().await;
         let known = self.know().await;
         known.map_err(|error| Error::clone(&error))
-    }
-
-    async fn rows(&self, from: &str, most: usize) -> Result<Vec<EntryRow>, Error> {
-        let list = self.store.call(List::new(from, most));
-        list.await
     }
 
     fn entry_of(&self, row: EntryRow) -> (String, Entry) {

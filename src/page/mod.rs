@@ -93,8 +93,9 @@ pub(crate) struct Pages {
     pub(crate) content_layer: Arc<str>,
     /// Bounds the concurrent regenerations.
     permits: Arc<Semaphore>,
+    /// One compression at a time: the other cores belong to the visitors.
     #[cfg(feature = "compression")]
-    compressing: codings::Compressing,
+    compressing: Arc<Semaphore>,
     /// The task that listens for invalidations, if the site listens. Dropping `Pages` ends the
     /// task.
     #[cfg(feature = "postgres")]
@@ -145,7 +146,7 @@ impl Pages {
             content_layer: "content".into(),
             permits: Arc::new(Semaphore::new(regenerations)),
             #[cfg(feature = "compression")]
-            compressing: codings::compressing(),
+            compressing: Arc::new(Semaphore::new(1)),
             #[cfg(feature = "postgres")]
             listening: std::sync::OnceLock::new(),
         }

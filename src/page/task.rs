@@ -69,11 +69,12 @@ impl Task {
                 None => {}
             }
             let (begun, due) = (self.pages.now(), self.flight.due(&self.facts()));
+            let pause = due.map_or(Duration::ZERO, |due| due - begun);
             let lease;
             (event, lease) = tokio::select! {
                 biased;
                 done = &mut action => done,
-                () = sleep_until(due, self.pages.now()) => (Event::Due, None),
+                () = tokio::time::sleep(pause), if due.is_some() => (Event::Due, None),
             };
             if lease.is_some() {
                 self.lease = lease;
@@ -285,11 +286,4 @@ impl Drop for Task {
 /// An action without an end.
 fn nothing() -> Action {
     Box::pin(std::future::pending())
-}
-
-async fn sleep_until(due: Option<Tick>, now: Tick) {
-    match due {
-        Some(due) => tokio::time::sleep(due - now).await,
-        None => std::future::pending().await,
-    }
 }

@@ -58,12 +58,7 @@ impl Perennial {
         let rows = names.map(|name| Ok((id(), name?)));
         let rows: Vec<_> = rows.collect::<Result<_, Error>>()?;
         let store = self.pages.store();
-        let written = outbox::write(connection, store.prefix()?, &rows);
-        let written = store.limited("write-invalidation", written).await;
-        written.map_err(|error| match error.cause() {
-            Some(cause) => cause.clone(),
-            None => error,
-        })?;
+        outbox::write(connection, store.prefix()?, &rows, store.limit()).await?;
         Ok(PendingInvalidation {
             pages: Arc::clone(&self.pages),
             ids: rows.into_iter().map(|(id, _)| id).collect(),

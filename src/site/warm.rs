@@ -1,10 +1,13 @@
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use bytes::Bytes;
 use http::{Request, Uri};
 use http_body_util::Empty;
 use perennial_store::Error;
-use tokio::{sync::Semaphore, task::JoinSet};
+use tokio::{
+    sync::Semaphore,
+    task::{JoinError, JoinSet},
+};
 use tower_service::Service;
 
 use super::Perennial;
@@ -152,24 +155,26 @@ impl Perennial {
         let visits: Vec<Visit> = pages.into_iter().map(Into::into).collect();
         let of = visits.len();
         let at_once = Arc::new(Semaphore::new(WARMING_AT_ONCE));
-        let mut tasks = JoinSet::new();
+        let (mut tasks, mut paths) = (JoinSet::new(), HashMap::new());
         for Visit { path, request } in visits {
             let (service, at_once) = (service.clone(), Arc::clone(&at_once));
             let pages = Arc::clone(&self.pages);
-            tasks.spawn(async move {
+            let task = tasks.spawn(async move {
                 // The semaphore is never closed.
                 let _turn = at_once.acquire_owned().await;
-                let served = match request {
+                match request {
                     Some(request) => answer(&pages, service, request, purpose).await,
                     None => Some(Served::Bypass(Bypass::NoKey)),
-                };
-                (path, served)
+                }
             });
+            paths.insert(task.id(), path);
         }
         let mut answers = Vec::with_capacity(of);
-        while let Some(done) = tasks.join_next().await {
-            // A panic of the service itself has been reported by the panic hook.
-            let Ok((path, served)) = done else { continue };
+        while let Some(done) = tasks.join_next_with_id().await {
+            // The service itself has panicked.
+            let failed = |panic: JoinError| (panic.id(), Some(Served::Failed));
+            let (task, served) = done.unwrap_or_else(failed);
+            let path = paths.remove(&task).unwrap_or_default();
             self.pages.observer().emit(Event::Warmed {
                 path: path.as_str().into(),
                 served,

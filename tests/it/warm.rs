@@ -93,18 +93,24 @@ async fn failures_and_uncached_paths_are_told_apart() {
     let shared = Shared::new();
     let (site, origin) = (shared.site(), Origin::default());
     let private = || async { ([("cache-control", "private")], "yours") };
+    // Without a layer, in the visit's own task.
+    let panics = async || -> &'static str { panic!("on purpose") };
     let app = app(&site, &origin, Refresh::every(DAY))
+        .route("/panics", route(panics))
         .route("/plain", route(|| async { "no layer" }))
         .route(
             "/private",
             route(private).layer(site.layer(Refresh::every(DAY))),
         );
     origin.status(500);
-    let mut report = site.warm(app, ["/fails", "/plain", "/private"]).await;
+    let mut report = site
+        .warm(app, ["/fails", "/panics", "/plain", "/private"])
+        .await;
     report.sort();
     let outcomes: Vec<_> = report.into_iter().map(|(_, it)| it).collect();
     let private = Served::Bypass(Bypass::Private);
-    assert_eq!(outcomes, [Some(Served::Failed), None, Some(private)]);
+    let failed = Some(Served::Failed);
+    assert_eq!(outcomes, [failed, failed, None, Some(private)]);
 }
 
 #[derive(Default)]

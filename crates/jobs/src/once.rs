@@ -170,7 +170,8 @@ impl Once {
             // The database gives up first, so that no statement remains on the connection.
             wait: store.limit() / 2,
         };
-        match store.limited("mark", mark.on(transaction.into())).await? {
+        let mut connection = transaction.into();
+        match store.limited("mark", connection.with(&mark)).await? {
             Marked::Now => Ok(OnceOutcome::Ran(())),
             Marked::Refused(locks) => Ok(self.refused(locks.map(|row| row.map(LockInfo::of)))),
         }

@@ -59,11 +59,6 @@ impl Error {
 
 #[doc(hidden)]
 impl Error {
-    /// Returns the error of this kind that is the cause.
-    pub fn cause(&self) -> Option<&Self> {
-        self.0.source.as_ref()?.downcast_ref()
-    }
-
     /// Returns true if the database works and refuses the content.
     pub fn is_unfit(&self) -> bool {
         self.0

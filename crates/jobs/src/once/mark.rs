@@ -94,13 +94,7 @@ pub(crate) enum Marked {
     Refused([Option<LockRow>; 2]),
 }
 
-impl Mark<'_> {
-    /// Marks the work as done.
-    pub(crate) async fn on(&self, mut connection: Connection<'_>) -> Result<Marked, BoxError> {
-        connection.with(self).await
-    }
-}
-
+/// Marks the work as done.
 impl OnConnection for &Mark<'_> {
     type Output = Answer<Marked>;
 

@@ -1,14 +1,19 @@
 //! Invalidations in a transaction of the application's own.
 
+use std::time::Duration;
+
 use crate::{
-    error::{BoxError, Error},
+    error::Error,
     sql::{
         Connection,
         connection::OnConnection,
         run::{Arg, Driver, Statement, has_code},
         statements::invalidations,
     },
+    timing::within,
 };
+
+const STEP: &str = "write-invalidation";
 
 /// Rows to write: ids and names.
 struct Rows<'a> {
@@ -17,7 +22,7 @@ struct Rows<'a> {
 }
 
 impl OnConnection for Rows<'_> {
-    type Output = Result<(), BoxError>;
+    type Output = Result<(), Error>;
 
     async fn run<DB: Driver>(self, connection: &mut DB::Connection) -> Self::Output {
         let write = Statement::new(DB::DIALECT.side, self.prefix, invalidations::WRITE);
@@ -25,19 +30,19 @@ impl OnConnection for Rows<'_> {
             let row = [Arg::Text(id), Arg::Text(name)];
             let written = DB::run(connection, &write, &row).await;
             written.map_err(|error| match has_code::<DB>(&error, DB::DIALECT.missing) {
-                true => BoxError::from(Error::invalid(format!(
+                true => Error::invalid(format!(
                     "the transaction's database has no table `{}outbox`: an invalidation in a transaction needs the \
                      site's own database; elsewhere, call `invalidate_tag` after the commit",
                     self.prefix
-                ))),
-                false => error.into(),
+                )),
+                false => Error::step(STEP, error),
             })?;
         }
         Ok(())
     }
 }
 
-/// Writes invalidations, ids and names, in the caller's transaction.
+/// Writes invalidations, ids and names, in the caller's transaction, within `limit`.
 ///
 /// # Errors
 ///
@@ -46,6 +51,7 @@ pub async fn write(
     mut connection: Connection<'_>,
     prefix: &str,
     rows: &[(String, String)],
-) -> Result<(), BoxError> {
-    connection.with(Rows { prefix, rows }).await
+    limit: Duration,
+) -> Result<(), Error> {
+    within(limit, STEP, connection.with(Rows { prefix, rows })).await?
 }
