@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use http::{HeaderMap, Response, header};
-use tokio::{runtime::Handle, sync::Semaphore, task};
+use tokio::{runtime::Handle, task};
 
 use crate::{
     http::{

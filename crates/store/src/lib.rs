@@ -60,7 +60,7 @@ pub use sql::{Connection, Database, IntoDatabase};
 #[doc(hidden)]
 pub use self::{calls::*, locks::is_lease, lost::LostReplies, note::Note, rows::*, store::Store};
 
-/// Locks a mutex, also after a panic under it.
+// Also after a panic under the mutex.
 #[doc(hidden)]
 pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

@@ -5,10 +5,9 @@ use std::time::Duration;
 use perennial_store::{
     LockRow,
     clock::micros,
-    error::BoxError,
     name::{LockKind, bounded},
     sql::{
-        connection::{Connection, OnConnection},
+        connection::OnConnection,
         pool::kind_on,
         run::{Arg, Driver, Statement, number},
         statements::{Side, Sides, locks},

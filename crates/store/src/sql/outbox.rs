@@ -42,7 +42,7 @@ impl OnConnection for Rows<'_> {
     }
 }
 
-/// Writes invalidations, ids and names, in the caller's transaction, within `limit`.
+/// Writes invalidations, ids and names, in the caller's transaction.
 ///
 /// # Errors
 ///
