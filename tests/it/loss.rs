@@ -59,7 +59,10 @@ fn stopping(stops: &Stops) -> Hook {
     let stops = Arc::clone(stops);
     Arc::new(move |step, side| {
         let mut stops = stops.lock().expect("not poisoned");
-        let stop = stops.remove(step).filter(|_| side == Side::Before);
+        let stop = match side {
+            Side::Before => stops.remove(step),
+            Side::After => None,
+        };
         Box::pin(async move {
             if let Some(stop) = stop {
                 let (go_on, mut told) = mpsc::channel(1);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use perennial::{DAY, Mode, Perennial, Refresh};
 
 use crate::{
-    paused::{here, origin_behind},
+    paused::origin_behind,
     support::{Origin, Reply, get},
 };
 
@@ -124,8 +124,8 @@ async fn each_build_is_a_revision() {
     let builder = Perennial::builder().revision_of_executable();
     let site = database.open(builder).expect("opens");
     let origin = Origin::default();
-    let address = here(origin.router().layer(site.layer(Refresh::every(DAY))));
-    get(address, "/").await;
+    let app = origin.router().layer(site.layer(Refresh::every(DAY)));
+    get(&app, "/").await;
     let entry = site.entry("/").await.expect("answers").expect("is stored");
     assert_eq!(entry.revision.expect("has one").len(), 32);
 }

@@ -16,7 +16,7 @@ use tower_http::cors::CorsLayer;
 
 use crate::{
     middleware::{User, authenticate},
-    paused::{Shared, here},
+    paused::Shared,
     support::request,
 };
 
@@ -35,7 +35,6 @@ async fn page(user: Option<Extension<User>>, request: Request) -> String {
 
 /// Makes requests as three visitors in turn. The generator sees `pool`.
 async fn visit(name: &str, app: Router, pool: &str) {
-    let address = here(app);
     for round in 0..3 {
         for visitor in ["ann", "", "bob"] {
             let cookie = format!("user={visitor}");
@@ -43,7 +42,7 @@ async fn visit(name: &str, app: Router, pool: &str) {
                 "" => &[],
                 _ => &[("cookie", &*cookie)],
             };
-            let reply = request(address, "GET", "/page", headers).await;
+            let reply = request(&app, "GET", "/page", headers).await;
             // The outermost layer's, where there are two.
             let mut statuses = reply.headers.get_all("cache-status").iter();
             let status = statuses.next_back().expect("is there");

@@ -58,7 +58,8 @@ impl Source {
                 without_password(self.url()?),
             )));
         }
-        drop(connection);
+        // A server that is not told of the end may log it.
+        let _ = self.within(connection.close()).await;
         self.site_as_it_is().await
     }
 
@@ -92,8 +93,9 @@ impl Source {
     pub(crate) async fn within<T>(&self, answer: impl Future<Output = T>) -> Result<T> {
         let url = without_password(self.url()?);
         let answer = tokio::time::timeout(self.timeout, answer).await;
-        let late = |_| format!("{url} has not answered within {:?}", self.timeout);
-        answer.map_err(|it| Failure::Failed(late(it)))
+        answer.map_err(|_| {
+            Failure::Failed(format!("{url} has not answered within {:?}", self.timeout))
+        })
     }
 
     /// Connects to a database that is there: a missing SQLite file is an error, and not created.

@@ -1,8 +1,8 @@
 use super::{
     lock::Lock,
-    rows::{Page, Rows, SET_BACK, STEP},
+    rows::{Page, Rows, STEP},
 };
-use perennial_store::{Counted, EntryRow, LockKind, ROW, clock::duration};
+use perennial_store::{Counted, EntryRow, LockKind, ROW, clock::duration, sql::dialect::SET_BACK};
 
 impl Rows {
     pub(super) fn list(&self, from: &str, most: usize, now: i64) -> Vec<EntryRow> {

@@ -7,7 +7,11 @@ use http::Response;
 use tokio::time::Instant;
 
 use super::rows::{Page, Rows, id};
-use perennial_store::{Backend, Call, CallFuture, LockKind, LockName, Reply, locked};
+use perennial_store::{
+    Backend, Call, CallFuture, LockKind, LockName, Reply,
+    clock::{self, FOREVER},
+    locked,
+};
 
 /// The database's clock when a store is made, in microseconds since 1970: the year 2020.
 /// `Last-Modified` goes by this clock, and is not to be later than `Date`, which goes by the
@@ -100,8 +104,5 @@ impl Backend for Memory {
 
 /// Returns whole microseconds, with an upper limit.
 pub fn micros(time: Duration) -> i64 {
-    // A time longer than any retention, to which another time can be added.
-    i64::try_from(time.as_micros())
-        .unwrap_or(i64::MAX)
-        .min(1 << 58)
+    clock::micros(time.min(FOREVER))
 }

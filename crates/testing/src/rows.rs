@@ -9,14 +9,11 @@ use super::{lock::Lock, memory::micros, requests::Requests};
 use perennial_store::{
     BreakLock, Call, Entry, Extend, LeaseRow, LockKind, LockName, LockState, NewEntry, Probe,
     Probed, PruneEntries, PruneLocks, Pruned, Publish, Release, Remove, Reply, Revoke, Tried,
-    TryLock, clock::duration, name::bounded,
+    TryLock, clock::duration, name::bounded, sql::dialect::SET_BACK,
 };
 
 /// The number of rows that one call of the pruning examines.
 pub(super) const STEP: usize = 100;
-
-/// If a publish is further in the future than this, in microseconds, the clock was set back.
-pub(super) const SET_BACK: i64 = 5_000_000;
 
 /// The primary key of a row.
 pub(super) type Id = (LockKind, String);

@@ -3,7 +3,6 @@
 use std::{collections::HashSet, hash::BuildHasher, sync::Mutex};
 
 use foldhash::quality::RandomState;
-
 use perennial_store::locked;
 
 use crate::{

@@ -57,8 +57,7 @@ impl<S> RefreshService<S> {
 
 impl<S: Clone> Shared<S> {
     pub(super) fn inner(&self) -> S {
-        let inner = locked(&self.inner);
-        inner.clone()
+        locked(&self.inner).clone()
     }
 }
 

@@ -1,9 +1,8 @@
 use std::{sync::Arc, time::Duration};
 
+use perennial_store::locked;
 use tokio::sync::watch;
 use tracing::Instrument;
-
-use perennial_store::locked;
 
 use super::Task;
 use crate::{

@@ -17,10 +17,9 @@ use axum::{
 };
 use futures_util::{StreamExt, future, stream};
 use perennial::{Event, Perennial, entries::visible, event::Events};
+use perennial_store::locked;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-
-use perennial_store::locked;
 
 use super::{Admin, access::Viewer};
 use crate::{Report, announce};

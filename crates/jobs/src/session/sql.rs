@@ -119,11 +119,6 @@ impl OnPool for Acquire<'_> {
     type Output = Result<Option<Holding>, Error>;
 
     async fn run<DB: Driver>(self, connections: Connections<DB>) -> Self::Output {
-        let Self {
-            lock,
-            release,
-            limit,
-        } = self;
         let Some(statements) = statements(connections.kind().await?.side) else {
             return Err(Error::invalid(
                 "this database has no session locks: use a lease, by `Locks::try_lock`",
@@ -132,7 +127,7 @@ impl OnPool for Acquire<'_> {
         let failed = |error| Error::step("lock", error);
         let mut borrowed = Borrowed(Some(connections.0.acquire().await.map_err(failed)?));
         let connection = borrowed.0.as_mut().expect("has just been put there");
-        match ask::<DB>(connection, statements.acquire, lock).await {
+        match ask::<DB>(connection, statements.acquire, self.lock).await {
             Ok(0) => {
                 borrowed.give_back();
                 Ok(None)
@@ -142,16 +137,16 @@ impl OnPool for Acquire<'_> {
                  use a lease, by `Locks::try_lock`",
             )),
             Ok(_) => {
-                let bound = ask::<DB>(connection, statements.bound, lock).await;
+                let bound = ask::<DB>(connection, statements.bound, self.lock).await;
                 bound.map_err(failed)?;
                 let connection = borrowed.0.take().expect("is still there").detach();
                 let session = HeldSession::<DB> {
                     connection,
                     statements,
-                    lock: lock.clone(),
-                    limit,
+                    lock: self.lock.clone(),
+                    limit: self.limit,
                 };
-                Ok(Some(Box::pin(session.hold(release.clone()))))
+                Ok(Some(Box::pin(session.hold(self.release.clone()))))
             }
             Err(error) if has_code::<DB>(&error, statements.missing) => {
                 Err(Error::invalid(format!(
