@@ -7,7 +7,11 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, header};
 use perennial_store::layers::members;
 
-use crate::http::{fields::media_type, terms};
+use crate::http::{
+    coding::{is_text, member},
+    fields::media_type,
+    terms,
+};
 
 /// The smallest body to compress, in bytes. A smaller body fits the first packets of a connection
 /// uncompressed.
@@ -114,34 +118,6 @@ pub(crate) fn is_compressible(content: &Response<Bytes>) -> bool {
         && is_text(&media_type(headers))
 }
 
-/// Returns true if a media type is text or a similarly compressible type.
-fn is_text(kind: &str) -> bool {
-    if let Some(text) = kind.strip_prefix("text/") {
-        return text != "event-stream";
-    }
-    let suffixes = ["+json", "+xml", "+yaml", "+text"];
-    let types = [
-        "application/ecmascript",
-        "application/javascript",
-        "application/json",
-        "application/rtf",
-        "application/toml",
-        "application/vnd.ms-fontobject",
-        "application/wasm",
-        "application/x-javascript",
-        "application/x-ndjson",
-        "application/xml",
-        "application/xml-dtd",
-        "application/yaml",
-        "font/otf",
-        "font/ttf",
-        "image/bmp",
-        "image/vnd.microsoft.icon",
-        "image/x-icon",
-    ];
-    suffixes.iter().any(|suffix| kind.ends_with(suffix)) || types.contains(&kind)
-}
-
 /// Returns the coding that a request prefers (RFC 9110 §12.5.3). `None`: the content without a
 /// coding (`identity`); a request that refuses even that gets it all the same, which §12.4.1 allows.
 ///
@@ -172,34 +148,6 @@ pub(crate) fn best(request: &HeaderMap) -> Option<Coding> {
     // The first one of the greatest weight.
     let best = accepted.rev().max_by_key(|(_, weight)| *weight);
     best.map(|(coding, _)| coding)
-}
-
-/// Returns the name and the weight of a list member. `None`: the member is malformed and ignored.
-fn member(member: &[u8]) -> Option<(&[u8], u16)> {
-    let mut parts = member.splitn(2, |&byte| byte == b';');
-    let name = parts.next()?.trim_ascii();
-    let Some(weight) = parts.next() else {
-        return Some((name, 1000));
-    };
-    let [b'q' | b'Q', b'=', value @ ..] = weight.trim_ascii() else {
-        return None;
-    };
-    // §12.4.2: up to three decimals, from 0 to 1.
-    let decimals = match value {
-        [_] => &[],
-        [_, b'.', decimals @ ..] if decimals.len() <= 3 => decimals,
-        _ => return None,
-    };
-    let mut weight = match value[0] {
-        b'0' => 0,
-        b'1' => 1000,
-        _ => return None,
-    };
-    for (decimal, worth) in decimals.iter().zip([100, 10, 1]) {
-        let digit = decimal.checked_sub(b'0').filter(|digit| *digit < 10)?;
-        weight += u16::from(digit) * worth;
-    }
-    (weight <= 1000).then_some((name, weight))
 }
 
 #[cfg(test)]

@@ -1,11 +1,14 @@
 //! Conditional and range requests (RFC 9110 §13, §14) on a stored response.
+//!
+//! The layer makes the validators and answers ranges itself, and no service behind it sees a
+//! request's conditions. So it evaluates all of them, as an origin server does.
 
-use std::ops::Range;
+use std::{ops::Range, time::SystemTime};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 
-use crate::http::terms;
+use crate::http::{coding, terms};
 
 /// The answer to a request that may be conditional.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,61 +19,127 @@ pub(crate) enum Evaluation {
     Part(Range<usize>),
     /// 304 Not Modified.
     NotModified,
+    /// 412 Precondition Failed.
+    Failed,
 }
 
-/// Evaluates the preconditions of a GET or HEAD that a cache evaluates, in the order of RFC 9110
-/// §13.2.2.
+/// The date of the last modification, as far as the response to this request has one.
+#[derive(Clone, Copy)]
+enum Modified {
+    /// The handler's own date, with which dates are compared as RFC 9110 says.
+    Handler(SystemTime),
+    /// A date that Perennial has generated. It is the name of one version: a client may also send
+    /// a date from another source, such as `Date` or its own clock, which says nothing of the
+    /// version it has. So only the same date matches, as RFC 9110 §13.1.3 permits.
+    Generated(SystemTime),
+}
+
+/// Evaluates the preconditions of a GET or HEAD, in the order of RFC 9110 §13.2.2.
 ///
 /// Preconditions apply only to a response that would be a success (§13.2.1). A range header is
-/// ignored unless it names a single satisfiable range of bytes, as §14.2 permits.
-pub(crate) fn evaluate(request: &HeaderMap, stored: &Response<Bytes>, head: bool) -> Evaluation {
+/// ignored unless it names a single satisfiable range of bytes, as §14.2 permits, and also beside a
+/// condition that cannot be evaluated: the client may mean another version.
+///
+/// A client that accepts a content coding may have got the page from an outer layer that compresses
+/// it, and then its positions are of other bytes. It gets a part only if `If-Range` has a strong
+/// tag, which such a layer either removes or vouches for (docs/design/0001-outer-layers.md).
+///
+/// `generated`: the generated `Last-Modified` of the response.
+pub(crate) fn evaluate(
+    request: &HeaderMap,
+    stored: &Response<Bytes>,
+    generated: Option<SystemTime>,
+    head: bool,
+) -> Evaluation {
     if !stored.status().is_success() || !request.keys().any(is_conditional) {
         return Evaluation::Whole;
     }
-    let own = stored.headers();
-    let is_known = match request.contains_key(header::IF_NONE_MATCH) {
-        true => names_tag(request, own),
-        false => {
-            let since = terms::date(request, &header::IF_MODIFIED_SINCE);
-            since
-                .zip(terms::date(own, &header::LAST_MODIFIED))
-                .is_some_and(|(since, modified)| modified <= since)
-        }
+    let tag = stored.headers().get(header::ETAG);
+    let modified = match stored.headers().contains_key(header::LAST_MODIFIED) {
+        true => terms::date(stored.headers(), &header::LAST_MODIFIED).map(Modified::Handler),
+        false => generated.map(Modified::Generated),
     };
-    if is_known {
-        return Evaluation::NotModified;
+    let mut all_evaluated = true;
+    if request.contains_key(header::IF_MATCH) {
+        if !names(request, &header::IF_MATCH, tag, is_strong_match) {
+            return Evaluation::Failed;
+        }
+    } else if request.contains_key(header::IF_UNMODIFIED_SINCE) {
+        match since(request, &header::IF_UNMODIFIED_SINCE, modified) {
+            Since::Modified => return Evaluation::Failed,
+            Since::Unmodified => {}
+            Since::Unknown => all_evaluated = false,
+        }
+    }
+    if request.contains_key(header::IF_NONE_MATCH) {
+        if names(request, &header::IF_NONE_MATCH, tag, is_weak_match) {
+            return Evaluation::NotModified;
+        }
+    } else if request.contains_key(header::IF_MODIFIED_SINCE) {
+        match since(request, &header::IF_MODIFIED_SINCE, modified) {
+            Since::Modified => {}
+            Since::Unmodified => return Evaluation::NotModified,
+            Since::Unknown => all_evaluated = false,
+        }
     }
     // §14.2: a Range is ignored for methods other than GET and for responses other than 200, and if
     // the response refuses ranges (§14.3).
-    let refuses = own
+    let refuses = stored
+        .headers()
         .get(header::ACCEPT_RANGES)
         .is_some_and(|unit| unit == "none");
-    if head || stored.status() != StatusCode::OK || refuses {
+    if head || stored.status() != StatusCode::OK || refuses || !all_evaluated {
         return Evaluation::Whole;
     }
-    // A date never matches: two versions may be from the same second (§13.1.5). A weak tag never
-    // matches either (§8.8.3.2).
-    let applies = match request.get(header::IF_RANGE) {
-        Some(tag) => is_strong(tag) && own.get(header::ETAG) == Some(tag),
-        None => true,
+    // A date never matches: a client cannot know whether its date is a strong validator (§13.1.5).
+    // A weak tag never matches either (§8.8.3.2).
+    let applies = match (request.get(header::IF_RANGE), tag) {
+        (Some(condition), Some(tag)) => is_strong_match(condition.as_bytes(), tag.as_bytes()),
+        (Some(_), None) => false,
+        (None, _) => !coding::is_accepted(request),
     };
     let part = single_range(request, stored.body().len()).filter(|_| applies);
     part.map_or(Evaluation::Whole, Evaluation::Part)
 }
 
-/// Returns true if `If-None-Match` names the stored response's entity tag, by the weak comparison
-/// (§13.1.2, §8.8.3.2), or is `*`. A malformed tag is compared as a text.
-fn names_tag(request: &HeaderMap, own: &HeaderMap) -> bool {
-    let text = own.get(header::ETAG).map(HeaderValue::as_bytes);
-    let own = own.get(header::ETAG).and_then(opaque);
-    let lines = request.get_all(header::IF_NONE_MATCH).iter();
+/// The page, as seen from a date in a condition.
+enum Since {
+    Modified,
+    Unmodified,
+    /// The condition has no valid date, or the page has none to compare.
+    Unknown,
+}
+
+fn since(request: &HeaderMap, condition: &HeaderName, modified: Option<Modified>) -> Since {
+    let (Some(since), Some(modified)) = (terms::date(request, condition), modified) else {
+        return Since::Unknown;
+    };
+    match modified {
+        Modified::Handler(modified) if modified <= since => Since::Unmodified,
+        Modified::Generated(modified) if modified == since => Since::Unmodified,
+        Modified::Generated(modified) if modified < since => Since::Unknown,
+        Modified::Handler(_) | Modified::Generated(_) => Since::Modified,
+    }
+}
+
+/// Returns true if a condition names the stored response's entity tag, or is `*` (§13.1.1,
+/// §13.1.2). A malformed tag is compared as a text.
+fn names(
+    request: &HeaderMap,
+    condition: &HeaderName,
+    tag: Option<&HeaderValue>,
+    matches: fn(&[u8], &[u8]) -> bool,
+) -> bool {
+    let tag = tag.map_or(&b""[..], HeaderValue::as_bytes);
+    let lines = request.get_all(condition).iter();
     lines.map(HeaderValue::as_bytes).any(|mut rest| {
-        if rest.trim_ascii() == b"*" || text == Some(rest.trim_ascii()) {
-            return text.is_some();
+        let text = rest.trim_ascii();
+        if text == b"*" || (text == tag && !is_tag(tag)) {
+            return true;
         }
         // A malformed rest of a line names no tag.
-        while let Some((tag, more)) = first_tag(rest) {
-            if Some(tag) == own {
+        while let Some((first, more)) = first_tag(rest) {
+            if matches(first, tag) {
                 return true;
             }
             rest = more;
@@ -79,27 +148,36 @@ fn names_tag(request: &HeaderMap, own: &HeaderMap) -> bool {
     })
 }
 
-/// Returns the first entity tag of a list without its `W/`, and the rest of the list.
+/// Compares two entity tags by the weak comparison (§8.8.3.2).
+fn is_weak_match(one: &[u8], other: &[u8]) -> bool {
+    is_tag(other) && opaque(one) == opaque(other)
+}
+
+/// Returns an entity tag without its `W/`.
+fn opaque(tag: &[u8]) -> &[u8] {
+    tag.strip_prefix(b"W/").unwrap_or(tag)
+}
+
+/// Compares two entity tags by the strong comparison (§8.8.3.2).
+fn is_strong_match(one: &[u8], other: &[u8]) -> bool {
+    is_tag(other) && one == other && !one.starts_with(b"W/")
+}
+
+fn is_tag(text: &[u8]) -> bool {
+    first_tag(text).is_some_and(|(tag, rest)| tag.len() == text.len() && rest.is_empty())
+}
+
+/// Returns the first entity tag of a list, and the rest of the list.
 fn first_tag(list: &[u8]) -> Option<(&[u8], &[u8])> {
     let is_between = |byte: &u8| matches!(byte, b',' | b' ' | b'\t');
     let start = list.iter().position(|byte| !is_between(byte))?;
     let tag = &list[start..];
-    let tag = tag.strip_prefix(b"W/").unwrap_or(tag);
-    let end = 2 + tag
+    let weak = if tag.starts_with(b"W/") { 2 } else { 0 };
+    let end = tag[weak..]
         .strip_prefix(b"\"")?
         .iter()
         .position(|&byte| byte == b'"')?;
-    Some(tag.split_at(end))
-}
-
-/// Returns an entity tag without its `W/`.
-fn opaque(tag: &HeaderValue) -> Option<&[u8]> {
-    let (tag, rest) = first_tag(tag.as_bytes())?;
-    rest.is_empty().then_some(tag)
-}
-
-fn is_strong(tag: &HeaderValue) -> bool {
-    opaque(tag) == Some(tag.as_bytes())
+    Some(tag.split_at(weak + 2 + end))
 }
 
 /// Returns the only range of a request as positions in a body of this length (§14.1.2). `None`:
@@ -128,7 +206,11 @@ fn single_range(request: &HeaderMap, length: usize) -> Option<Range<usize>> {
 fn is_conditional(name: &HeaderName) -> bool {
     matches!(
         *name,
-        header::IF_NONE_MATCH | header::IF_MODIFIED_SINCE | header::RANGE
+        header::IF_MATCH
+            | header::IF_MODIFIED_SINCE
+            | header::IF_NONE_MATCH
+            | header::IF_UNMODIFIED_SINCE
+            | header::RANGE
     )
 }
 
@@ -150,18 +232,26 @@ mod tests {
         let headers = stored.headers_mut();
         headers.insert("etag", "\"v1\"".parse().expect("a value"));
         headers.insert("last-modified", MODIFIED.parse().expect("a value"));
+        evaluate(&map(request), &stored, None, head)
+    }
+
+    fn map(request: &[(&str, &str)]) -> HeaderMap {
         let mut map = HeaderMap::new();
         for (name, value) in request {
             let name: HeaderName = name.parse().expect("a name");
             map.append(name, value.parse().expect("a value"));
         }
-        evaluate(&map, &stored, head)
+        map
+    }
+
+    fn date(text: &str) -> SystemTime {
+        httpdate::parse_http_date(text).expect("a date")
     }
 
     /// RFC 9110 §13.1 and §13.2.2.
     #[test]
     fn preconditions_are_evaluated_in_their_order() {
-        use Evaluation::{NotModified, Whole};
+        use Evaluation::{Failed, NotModified, Whole};
 
         let table: &[(&[(&str, &str)], Evaluation)] = &[
             (&[], Whole),
@@ -193,6 +283,37 @@ mod tests {
             (
                 &[("if-none-match", "\"v2\""), ("if-modified-since", AFTER)],
                 Whole,
+            ),
+            (&[("if-match", "\"v1\"")], Whole),
+            (&[("if-match", "\"v0\", \"v1\"")], Whole),
+            (&[("if-match", "*")], Whole),
+            (&[("if-match", "\"v2\"")], Failed),
+            // The strong comparison.
+            (&[("if-match", "W/\"v1\"")], Failed),
+            (&[("if-match", "v1")], Failed),
+            (&[("if-match", "")], Failed),
+            (&[("if-unmodified-since", MODIFIED)], Whole),
+            (&[("if-unmodified-since", AFTER)], Whole),
+            (&[("if-unmodified-since", BEFORE)], Failed),
+            (&[("if-unmodified-since", "yesterday")], Whole),
+            (
+                &[("if-match", "\"v1\""), ("if-unmodified-since", BEFORE)],
+                Whole,
+            ),
+            (
+                &[("if-match", "\"v2\""), ("if-none-match", "\"v1\"")],
+                Failed,
+            ),
+            (
+                &[("if-match", "\"v1\""), ("if-none-match", "\"v1\"")],
+                NotModified,
+            ),
+            (
+                &[
+                    ("if-unmodified-since", BEFORE),
+                    ("if-modified-since", AFTER),
+                ],
+                Failed,
             ),
             (
                 &[("if-none-match", "\"v1\""), ("if-modified-since", BEFORE)],
@@ -270,10 +391,63 @@ mod tests {
         weak.headers_mut().insert(header::ETAG, tag.clone());
         let range = HeaderValue::from_static("bytes=0-4");
         let request = HeaderMap::from_iter([(header::RANGE, range), (header::IF_RANGE, tag)]);
-        assert_eq!(evaluate(&request, &weak, false), whole);
+        assert_eq!(evaluate(&request, &weak, None, false), whole);
         let fresh = [("range", "bytes=0-4"), ("if-none-match", "\"v1\"")];
         assert_eq!(outcome(false, &fresh), Evaluation::NotModified);
         let two = [("range", "bytes=0-4"), ("range", "bytes=5-6")];
         assert_eq!(outcome(false, &two), whole);
+    }
+
+    #[test]
+    fn a_part_is_given_only_of_the_version_that_the_conditions_name() {
+        use Evaluation::{Failed, NotModified, Part, Whole};
+
+        let range = ("range", "bytes=5-9");
+        for (condition, expected) in [
+            (("if-match", "\"v1\""), Part(5..10)),
+            (("if-match", "\"v2\""), Failed),
+            (("if-unmodified-since", MODIFIED), Part(5..10)),
+            (("if-unmodified-since", BEFORE), Failed),
+            (("if-unmodified-since", "yesterday"), Whole),
+            (("if-modified-since", BEFORE), Part(5..10)),
+            (("if-modified-since", AFTER), NotModified),
+            (("if-modified-since", "yesterday"), Whole),
+            // An outer layer may have compressed what this client has.
+            (("accept-encoding", "gzip"), Whole),
+            (("accept-encoding", "identity"), Part(5..10)),
+        ] {
+            assert_eq!(
+                outcome(false, &[range, condition]),
+                expected,
+                "{condition:?}"
+            );
+        }
+        let sure = [range, ("accept-encoding", "gzip"), ("if-range", "\"v1\"")];
+        assert_eq!(outcome(false, &sure), Part(5..10));
+    }
+
+    /// RFC 9110 §13.1.3: a server may choose to honour exact dates only.
+    #[test]
+    fn a_generated_date_matches_itself_alone() {
+        use Evaluation::{Failed, NotModified, Part, Whole};
+
+        let stored = Response::new(Bytes::from_static(b"0123456789"));
+        let outcome = |generated, condition| {
+            let request = map(&[("range", "bytes=0-4"), condition]);
+            evaluate(&request, &stored, generated, false)
+        };
+        let modified = Some(date(MODIFIED));
+        for (condition, expected) in [
+            (("if-modified-since", MODIFIED), NotModified),
+            (("if-modified-since", AFTER), Whole),
+            (("if-modified-since", BEFORE), Part(0..5)),
+            (("if-unmodified-since", MODIFIED), Part(0..5)),
+            (("if-unmodified-since", AFTER), Whole),
+            (("if-unmodified-since", BEFORE), Failed),
+        ] {
+            assert_eq!(outcome(modified, condition), expected, "{condition:?}");
+            // A version that is younger than a second has no date.
+            assert_eq!(outcome(None, condition), Whole, "{condition:?}");
+        }
     }
 }

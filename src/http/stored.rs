@@ -3,14 +3,15 @@
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Response, StatusCode, header, response::Parts};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header, response::Parts};
 use httpdate::fmt_http_date;
-use perennial_store::{layers::remove_hop_by_hop, name::hex};
-use sha2::{Digest, Sha256};
+use perennial_store::layers::remove_hop_by_hop;
 
 use crate::{
     http::{
-        fields::{ascii, copied},
+        coding::is_text,
+        entity_tag::{self, is_generated},
+        fields::{add_vary, ascii, copied, media_type},
         terms,
     },
     timing::CLOCKS_DIFFER,
@@ -69,34 +70,30 @@ pub(crate) fn storable(head: &Parts, body: Bytes) -> Response<Bytes> {
     response
 }
 
-/// Adds the headers by which clients can ask for less than the whole of a stored response.
-pub(crate) fn validate(response: &mut Response<Bytes>) {
-    if response.status() == StatusCode::OK {
+/// Adds the headers by which clients can ask for less than the whole of a stored response. `added`:
+/// the names of headers that the response gets when it is served.
+///
+/// A tag that an inner layer has generated is replaced: a middleware between the two may have
+/// changed what the tag covers.
+pub(crate) fn validate(response: &mut Response<Bytes>, added: &[HeaderName]) {
+    let is_ok = response.status() == StatusCode::OK;
+    let headers = response.headers_mut();
+    if is_ok {
         let bytes = HeaderValue::from_static("bytes");
-        let headers = response.headers_mut();
         headers.entry(header::ACCEPT_RANGES).or_insert(bytes);
     }
-    if !response.headers().contains_key(header::ETAG) {
-        let etag = etag(response);
-        response.headers_mut().insert(header::ETAG, etag);
+    // This layer or an outer one may compress the page. An outer one names the header only where it
+    // compresses, and so not in the answer to a HEAD and not in a 304.
+    let kind = media_type(headers);
+    let may_be_coded = is_text(&kind) || !kind.starts_with("image/");
+    if may_be_coded && !headers.contains_key(header::CONTENT_ENCODING) {
+        add_vary(headers, &header::ACCEPT_ENCODING);
     }
-}
-
-/// Returns a strong validator (RFC 9110 §8.8.3) of the body and of the headers that say how to read
-/// the body.
-fn etag(response: &Response<Bytes>) -> HeaderValue {
-    let mut digest = Sha256::new();
-    for name in [
-        header::CONTENT_TYPE,
-        header::CONTENT_ENCODING,
-        header::CONTENT_LANGUAGE,
-    ] {
-        for value in response.headers().get_all(name) {
-            digest.update(value.as_bytes());
-        }
-        digest.update([0]);
+    if headers.get(header::ETAG).is_some_and(is_generated) {
+        headers.remove(header::ETAG);
     }
-    digest.update(response.body());
-    let digest = digest.finalize();
-    ascii(format!("\"{}\"", hex(&digest[..16])))
+    if !headers.contains_key(header::ETAG) {
+        let tag = entity_tag::generate(response, added);
+        response.headers_mut().insert(header::ETAG, tag);
+    }
 }

@@ -16,11 +16,19 @@ enum Content<B> {
     /// Empty once `poll_frame` has returned it.
     Stored(Bytes),
     Streamed(Pin<Box<B>>),
+    /// The answer to a HEAD, whose headers are those of a response with content.
+    None,
 }
 
 impl<B> ResponseBody<B> {
     pub(super) fn stored(bytes: Bytes) -> Self {
         Self(Content::Stored(bytes))
+    }
+
+    /// The body of an answer to a HEAD. Its length is not known: an outer layer that finds none
+    /// looks at `Content-Length`, as for the GET, and so adds the same headers.
+    pub(super) fn none() -> Self {
+        Self(Content::None)
     }
 
     pub(super) fn streamed(body: B) -> Self {
@@ -47,6 +55,7 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
             Content::Stored(bytes) if bytes.is_empty() => Poll::Ready(None),
             Content::Stored(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             Content::Streamed(body) => body.as_mut().poll_frame(cx),
+            Content::None => Poll::Ready(None),
         }
     }
 
@@ -54,6 +63,7 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
         match &self.0 {
             Content::Stored(bytes) => bytes.is_empty(),
             Content::Streamed(body) => body.is_end_stream(),
+            Content::None => true,
         }
     }
 
@@ -61,6 +71,7 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
         match &self.0 {
             Content::Stored(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Content::Streamed(body) => body.size_hint(),
+            Content::None => SizeHint::default(),
         }
     }
 }

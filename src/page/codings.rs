@@ -3,15 +3,12 @@
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use http::{HeaderMap, Response, header};
+use http::{HeaderMap, Response};
 use tokio::{runtime::Handle, task};
 
 use crate::{
-    http::{
-        compression::{self, Coding},
-        fields,
-    },
-    page::{Page, Pages, representation::Representation},
+    http::compression::{self, Coding},
+    page::{Page, Pages, meta::LastModified, representation::Representation},
 };
 
 /// The codings of a content, shared by all versions with the same content.
@@ -22,19 +19,20 @@ pub(crate) struct Codings {
 }
 
 impl Codings {
-    /// Returns the content with its `Vary`, and its codings to be made. `None`: the content is not
-    /// compressible.
-    pub(super) fn of(mut content: Response<Bytes>) -> (Response<Bytes>, Option<Arc<Self>>) {
-        if !compression::is_compressible(&content) {
-            return (content, None);
-        }
-        fields::add_vary(content.headers_mut(), &header::ACCEPT_ENCODING);
-        (content, Some(Arc::default()))
+    /// Returns the codings of a content, to be made. `None`: the content is not compressible.
+    pub(super) fn of(content: &Response<Bytes>) -> Option<Arc<Self>> {
+        compression::is_compressible(content).then(Arc::default)
     }
 
-    pub(super) fn put(&self, made: [Option<Response<Bytes>>; Coding::ALL.len()]) {
+    /// Takes the codings of the content with this date.
+    pub(super) fn put(
+        &self,
+        made: [Option<Response<Bytes>>; Coding::ALL.len()],
+        modified: Option<LastModified>,
+    ) {
         // The compression runs once.
-        let _ = self.made.set(made.map(|it| it.map(Representation::new)));
+        let made = made.map(|it| it.map(|it| Representation::new(it, modified)));
+        let _ = self.made.set(made);
     }
 
     pub(super) fn weight(&self) -> usize {
@@ -101,7 +99,7 @@ impl Pages {
         tracing::debug!(target: "perennial::compression", key, plain, br, gzip, "compressed");
         self.memory.change(key, |cached| {
             if is_for(cached) {
-                codings.put(made);
+                codings.put(made, cached.meta.stored.modified);
             }
         });
     }

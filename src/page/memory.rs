@@ -176,7 +176,7 @@ mod tests {
             let coded = |size| Response::new(Bytes::from(vec![b'y'; size]));
             memory.change("/", |page| {
                 let codings = page.body.codings.as_ref().expect("is compressible");
-                codings.put([Some(coded(size)), Some(coded(500))]);
+                codings.put([Some(coded(size)), Some(coded(500))], None);
             });
         };
         put(300);

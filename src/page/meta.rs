@@ -51,9 +51,22 @@ pub(crate) struct Metadata {
     /// A part of the version was stale, provisional itself, or missing.
     #[serde(rename = "provisional")]
     pub(crate) is_provisional: bool,
+    /// The generated date of the last modification.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) modified: Option<LastModified>,
     /// The time that the generator took.
     #[serde(with = "as_micros")]
     pub(crate) took: Duration,
+}
+
+/// The generated date of a version, for `Last-Modified`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LastModified {
+    /// The date in whole seconds since 1970.
+    pub(crate) seconds: i64,
+    /// A client may have this date from the version before, so no response has it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_ambiguous: bool,
 }
 
 impl Metadata {
@@ -299,13 +312,13 @@ mod tests {
         #[test]
         fn metadata_comes_back_unchanged(
             epoch: i64, revision: i64, tags: Vec<String>, parts: Vec<String>, of_all: bool, after in proptest::option::of(0..i64::MAX),
-            took in 0..i64::MAX, is_provisional: bool, layer: String,
+            took in 0..i64::MAX, is_provisional: bool, layer: String, seconds: i64, is_ambiguous: bool,
         ) {
             let refresh_after = after.map(duration);
             let early = refresh_after;
             let metadata = Metadata {
                 epoch, revision, tags: tags.into(), parts: parts.into(), of_all, parts_last: early, refresh_after, is_provisional,
-                took: duration(took),
+                modified: Some(LastModified { seconds, is_ambiguous }), took: duration(took),
             };
             let description = Description { layer, early, ..Description::default() };
             let text = description.encode(&metadata);

@@ -23,7 +23,7 @@ mod sync;
 mod task;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicI64, Ordering::Relaxed},
@@ -32,7 +32,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::Response;
+use http::{HeaderName, Response};
 use perennial_store::{Locks, Store, locked};
 use tokio::sync::{Semaphore, watch};
 
@@ -85,6 +85,8 @@ pub(crate) struct Pages {
     own_writes: AtomicBool,
     /// Pruning is hourly before this time.
     brief_until: AtomicI64,
+    /// The headers that a warning has named; see [`Pages::warn_of_retagging`].
+    retagging: Mutex<HashSet<HeaderName>>,
     pub(crate) settings: Settings,
     /// The keys that this process regenerates, with the progress that visitors watch.
     running: Mutex<Running>,
@@ -141,6 +143,7 @@ impl Pages {
             reads: Reads::default(),
             own_writes: AtomicBool::new(false),
             brief_until: AtomicI64::new(i64::MIN),
+            retagging: Mutex::default(),
             settings,
             running: Mutex::default(),
             content_layer: "content".into(),

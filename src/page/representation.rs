@@ -4,7 +4,7 @@ use std::{
     any::Any,
     fmt,
     sync::{Arc, OnceLock, atomic::AtomicI64},
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
 use bytes::Bytes;
@@ -15,9 +15,9 @@ use perennial_store::Entry;
 #[cfg(feature = "compression")]
 use crate::page::codings::Codings;
 use crate::{
-    clock::{self, Tick, YEAR},
-    http::terms,
-    page::{Meta, Metadata, Page, Version, flight::Origin},
+    clock::{Tick, YEAR},
+    http::{entity_tag, terms},
+    page::{Meta, Metadata, Page, Version, flight::Origin, meta::LastModified},
     policy::Refresh,
 };
 
@@ -31,6 +31,9 @@ pub(crate) struct Representations {
     pub(super) codings: Option<Arc<Codings>>,
     /// The `Age` header of the generated response, in seconds.
     pub(crate) age_before: u64,
+    /// The header that gave the response another entity tag than the version before, although the
+    /// body is the same.
+    pub(super) retagged_by: Option<HeaderName>,
     /// The decoded value of the content, for `Perennial::value`.
     decoded: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
@@ -44,21 +47,23 @@ impl Page {
         before: Option<&Self>,
     ) -> Self {
         #[cfg(feature = "compression")]
-        let (response, codings) = Codings::of(response);
-        #[cfg(feature = "compression")]
         let codings = match before {
             Some(before) if is_same(before.response(), &response) => before.body.codings.clone(),
-            _ => codings,
+            _ => Codings::of(&response),
         };
-        #[cfg(not(feature = "compression"))]
-        let _ = before;
+        let retagged_by =
+            before.and_then(|before| entity_tag::changed_by(before.response(), &response).cloned());
+        let meta = Meta::new(key, metadata).of_response(&response);
+        let age_before = terms::age(response.headers());
+        let plain = Representation::new(response, meta.stored.modified);
         Self {
-            meta: Meta::new(key, metadata).of_response(&response),
+            meta,
             body: Representations {
-                age_before: terms::age(response.headers()),
-                plain: Representation::new(response),
+                age_before,
+                plain,
                 #[cfg(feature = "compression")]
                 codings,
+                retagged_by,
                 decoded: OnceLock::new(),
             },
             read_in: AtomicI64::new(i64::MIN),
@@ -90,28 +95,42 @@ impl Page {
         Ok(value)
     }
 
-    /// Adds `Last-Modified` to a response with a validator (RFC 9110 §8.8.2), unless the response
-    /// has the header: the date of the page `before` if the validator is the same, or else the time
-    /// of `fence` by the database's clock.
-    pub(super) fn dated(
-        mut response: Response<Bytes>,
+    /// Returns the date of a response that was generated under the lease with this fence, for
+    /// `Last-Modified` (RFC 9110 §8.8.2); `None`: the handler has set one, or the fence is no time.
+    ///
+    /// It is a second before the lease was acquired, and so earlier than `Date`, which says when
+    /// the generator had ended (§8.8.2.1). An unchanged page keeps the date of the page `before`.
+    /// `dated_before`: the `Date` of that page, in seconds since 1970.
+    ///
+    /// A date names one version. If another one has it too, a client that has the one would be told
+    /// that the other one is not modified. A client without a date may send `Date` instead.
+    pub(super) fn last_modified(
+        response: &Response<Bytes>,
         fence: i64,
         before: Option<&Self>,
-    ) -> Response<Bytes> {
+        dated_before: Option<i64>,
+    ) -> Option<LastModified> {
         let headers = response.headers();
-        if !headers.contains_key(header::ETAG) || headers.contains_key(header::LAST_MODIFIED) {
-            return response;
+        if headers.contains_key(header::LAST_MODIFIED) {
+            return None;
         }
-        let before = before.map(|before| before.response().headers());
-        let same = before.filter(|before| before.get(header::ETAG) == headers.get(header::ETAG));
-        let date = match same.and_then(|before| before.get(header::LAST_MODIFIED)) {
-            Some(date) => Some(date.clone()),
-            None => http_date(fence),
+        let is_same = |before: &&Self| {
+            before.response().status() == response.status()
+                && before.response().headers().get(header::ETAG) == headers.get(header::ETAG)
         };
-        if let Some(date) = date {
-            response.headers_mut().insert(header::LAST_MODIFIED, date);
+        if let Some(same) = before.filter(is_same)
+            && let Some(date) = same.meta.stored.modified
+        {
+            return Some(date);
         }
-        response
+        let seconds = fence.div_euclid(1_000_000) - 1;
+        http_date(seconds)?;
+        let before = before.and_then(|before| before.meta.stored.modified);
+        let taken = [before.map(|before| before.seconds), dated_before];
+        Some(LastModified {
+            seconds,
+            is_ambiguous: taken.contains(&Some(seconds)),
+        })
     }
 }
 
@@ -136,6 +155,14 @@ impl Version {
     }
 }
 
+impl Version {
+    /// Returns the time from which `Age` and `Date` count: that of the generation, or earlier if the
+    /// generated response had an age.
+    pub(crate) fn made_at(&self) -> Tick {
+        self.born - Duration::from_secs(self.page.body.age_before)
+    }
+}
+
 impl PartialEq for Representations {
     fn eq(&self, other: &Self) -> bool {
         is_same(&self.plain.content, &other.plain.content)
@@ -146,10 +173,10 @@ fn is_same(a: &Response<Bytes>, b: &Response<Bytes>) -> bool {
     a.status() == b.status() && a.headers() == b.headers() && a.body() == b.body()
 }
 
-/// Returns the date of microseconds since 1970. `None`: the number is no plausible time, as in a
-/// store whose fences are no times.
-fn http_date(micros: i64) -> Option<HeaderValue> {
-    let since = clock::duration(micros);
+/// Returns the date of seconds since 1970. `None`: the number is no plausible time, as in a store
+/// whose fences are no times.
+fn http_date(seconds: i64) -> Option<HeaderValue> {
+    let since = Duration::from_secs(seconds.try_into().ok()?);
     if since < 30 * YEAR || since > 8000 * YEAR {
         return None;
     }
@@ -164,67 +191,94 @@ impl fmt::Debug for Representations {
 }
 
 /// The headers that a hit sets, in their order in [`Representation::hit`].
-static SET: [HeaderName; 4] = [
+static SET: [HeaderName; PLACES] = [
     header::AGE,
     header::CACHE_STATUS,
     header::DATE,
     header::CACHE_CONTROL,
+    header::LAST_MODIFIED,
+    header::ETAG,
 ];
 
+const PLACES: usize = 6;
+
+/// A content in one coding, with everything that a hit needs.
 #[derive(Clone)]
 pub(crate) struct Representation {
     pub(crate) content: Response<Bytes>,
     /// The headers of a hit: first the places of the headers that a hit sets, then the content's. To
     /// copy them and to fill the places takes fewer instructions than to insert headers.
     pub(crate) hit: HeaderMap,
-    /// The headers of [`SET`] that have a place. The content's own `Date`, `Cache-Control` and
-    /// `Expires` stay, and its `Cache-Status` stays before the layer's.
-    has_place: [bool; 4],
+    /// The headers of [`SET`] that have a place. The content's own `Date`, `Cache-Control`,
+    /// `Expires` and `Last-Modified` stay, and its `Cache-Status` stays before the layer's.
+    has_place: [bool; PLACES],
+    /// The generated `Last-Modified`, in seconds since 1970 and as a value.
+    pub(crate) modified: Option<(i64, HeaderValue)>,
+    /// The generated entity tag, strong and weak.
+    pub(crate) tags: Option<[HeaderValue; 2]>,
 }
 
 impl Representation {
-    pub(crate) fn new(mut content: Response<Bytes>) -> Self {
+    pub(crate) fn new(mut content: Response<Bytes>, modified: Option<LastModified>) -> Self {
         let body = std::mem::take(content.body_mut());
         *content.body_mut() = share(content.headers_mut(), body);
         let own = content.headers();
+        let modified = modified
+            .filter(|it| !it.is_ambiguous && !own.contains_key(header::LAST_MODIFIED))
+            .and_then(|it| Some((it.seconds, http_date(it.seconds)?)));
+        // What a coding's tag names are the bytes of the body, which no outer layer changes.
+        let is_plain = !own.contains_key(header::CONTENT_ENCODING);
+        let tag = own.get(header::ETAG);
+        let tag = tag.filter(|tag| is_plain && entity_tag::is_generated(tag));
+        let tags = tag.map(|tag| [tag.clone(), entity_tag::weak(tag)]);
         let has_place = [
             true,
             !own.contains_key(header::CACHE_STATUS),
             !own.contains_key(header::DATE),
             !own.contains_key(header::CACHE_CONTROL) && !own.contains_key(header::EXPIRES),
+            modified.is_some(),
+            tags.is_some(),
         ];
         let mut hit = HeaderMap::with_capacity(own.len() + SET.len());
         for (name, _) in SET.iter().zip(has_place).filter(|(_, it)| *it) {
             hit.insert(name, HeaderValue::from_static(""));
         }
-        for (name, value) in own.iter().filter(|(name, _)| *name != header::AGE) {
+        let set_or_left =
+            |name: &HeaderName| *name == header::AGE || (*name == header::ETAG && tags.is_some());
+        for (name, value) in own.iter().filter(|(name, _)| !set_or_left(name)) {
             hit.append(name, value.clone());
         }
         Self {
             content,
             hit,
             has_place,
+            modified,
+            tags,
         }
     }
 
     /// Fills the places in a copy of [`hit`](Self::hit) with these values of [`SET`]. `None`: the
     /// header is left out.
     #[inline]
-    pub(crate) fn fill(&self, headers: &mut HeaderMap, values: [Option<&HeaderValue>; 4]) {
+    pub(crate) fn fill(&self, headers: &mut HeaderMap, values: [Option<&HeaderValue>; PLACES]) {
         let mut places = headers.values_mut();
+        let mut is_complete = self.has_place[1];
         for (value, has_place) in values.iter().zip(&self.has_place) {
-            if *has_place && let (Some(place), Some(value)) = (places.next(), value) {
-                place.clone_from(value);
+            if *has_place {
+                match (places.next(), value) {
+                    (Some(place), Some(value)) => place.clone_from(value),
+                    _ => is_complete = false,
+                }
             }
         }
-        if values.iter().any(Option::is_none) || !self.has_place[1] {
+        if !is_complete {
             self.complete(headers, values);
         }
     }
 
     /// Removes the places without a value, and adds the status beside the content's own.
     #[cold]
-    fn complete(&self, headers: &mut HeaderMap, values: [Option<&HeaderValue>; 4]) {
+    fn complete(&self, headers: &mut HeaderMap, values: [Option<&HeaderValue>; PLACES]) {
         for ((name, has_place), value) in SET.iter().zip(self.has_place).zip(values) {
             match value {
                 None if has_place => drop(headers.remove(name)),
@@ -242,7 +296,14 @@ impl Representation {
             self.content.headers().iter().map(|(name, value)| {
                 name.as_str().len() + value.len() + size_of::<HeaderValue>() * 6
             });
-        self.content.body().len() + lines.sum::<usize>()
+        // The values that a hit chooses from.
+        let tags = self
+            .tags
+            .iter()
+            .flatten()
+            .map(HeaderValue::len)
+            .sum::<usize>();
+        self.content.body().len() + lines.sum::<usize>() + tags
     }
 }
 

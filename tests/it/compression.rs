@@ -145,19 +145,23 @@ async fn a_page_is_the_same_in_each_coding_with_a_tag_of_its_own() {
             let asked = [asked[0], ("if-none-match", "\"other\"")];
             assert_eq!(request(address, method, "/", &asked).await.status, 200);
         }
-        // Another release of an encoder may make other bytes, so a compressed body has no ranges.
+        // Another release of an encoder may make other bytes, so a compressed body has no ranges. For
+        // a request that accepts another coding, an outer layer may have made one.
         let part = request(address, "GET", "/", &[asked[0], ("range", "bytes=0-4")]).await;
-        let (status, ranges) = if coding.is_empty() {
-            (206, "bytes")
-        } else {
-            (200, "none")
+        let (status, ranges) = match (coding, accepts) {
+            ("", "" | "identity") => (206, "bytes"),
+            ("", _) => (200, "bytes"),
+            _ => (200, "none"),
         };
         assert_eq!(
             (part.status, text(&part, "accept-ranges")),
             (status, ranges)
         );
     }
-    assert_eq!(tags.len(), 3, "{tags:?}");
+    // One for each coding, and a weak one for what an outer layer may encode.
+    assert_eq!(tags.len(), 4, "{tags:?}");
+    let weak = tags.iter().filter(|tag| tag.starts_with("W/"));
+    assert_eq!(weak.count(), 1, "{tags:?}");
     // A tag belongs to one coding.
     for coding in CODINGS {
         for tag in &tags {

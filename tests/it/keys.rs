@@ -357,12 +357,10 @@ async fn generator_sees_the_configured_key_and_nothing_else() {
                 let reply = request(address, "GET", path, headers).await;
                 assert_eq!(reply.text(), seen, "{key:?}: {path} {headers:?}");
                 // The headers of the key are in `Vary`, for caches on the way.
-                let vary = reply.headers.get("vary");
+                let vary = reply.headers.get_all("vary").iter();
                 let by_language = format!("{key:?}").contains("accept-language");
-                assert_eq!(
-                    vary.map(|vary| vary.as_bytes()),
-                    by_language.then_some(&b"accept-language"[..])
-                );
+                let found = vary.filter(|vary| *vary == "accept-language").count();
+                assert_eq!(found, usize::from(by_language), "{reply:?}");
                 statuses.push(reply.header("cache-status").to_owned());
             }
             assert!(

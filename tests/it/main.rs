@@ -54,6 +54,7 @@ mod middleware;
 mod mode;
 mod named_locks;
 mod once;
+mod outer_layers;
 mod own_writes;
 mod parts;
 mod patience;
@@ -82,6 +83,7 @@ mod sync;
 mod testing;
 mod transaction;
 mod truth;
+mod validators;
 mod value;
 mod warm;
 #[cfg(any(feature = "postgres", feature = "mysql"))]

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
+use http::{Request, Response, StatusCode, header};
 use http_body::Body;
 use perennial_store::{error::BoxError, layers::is_well_framed, name::visible};
 use tower_service::Service;
@@ -100,7 +100,14 @@ where
     if disposition != Disposition::Content {
         return answered(Some(response));
     }
-    stored::validate(&mut response);
+    // The layer adds this header to a hit.
+    let added = [header::CDN_CACHE_CONTROL];
+    let added = if layer.policy.cdn_cache.is_some() {
+        &added[..]
+    } else {
+        &[]
+    };
+    stored::validate(&mut response, added);
     response.extensions_mut().insert(tags);
     if let Some(after) = head.extensions.get::<RefreshAfter>() {
         response.extensions_mut().insert(*after);

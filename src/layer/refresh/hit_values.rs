@@ -51,6 +51,8 @@ pub(super) struct HitValues {
     /// `Age` and the time since `Date` (RFC 9111 §4.2.3), and here the two are equal. `None`: the
     /// process's clock is before 1970.
     pub(super) date: Option<HeaderValue>,
+    /// The date in seconds since 1970; zero without one.
+    pub(super) date_seconds: i64,
     pub(super) cache_control: HeaderValue,
     pub(super) cache_status: HeaderValue,
 }
@@ -82,9 +84,12 @@ impl HitValues {
         let made = SystemTime::now()
             .checked_sub(age)
             .filter(|made| *made >= SystemTime::UNIX_EPOCH);
+        let since = made.and_then(|made| made.duration_since(SystemTime::UNIX_EPOCH).ok());
+        let since = since.unwrap_or_default().as_secs();
         Self {
             of,
             age: value(&of.age),
+            date_seconds: since.try_into().unwrap_or(i64::MAX),
             date: made.map(|made| value(&HttpDate::from(made))),
             cache_control: match of.browser_cache {
                 0 => HeaderValue::from_static("no-cache"),

@@ -1,37 +1,53 @@
 use std::{ops::Range, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 
 use crate::{
     http::fields::{ascii, seconds},
     layer::{ResponseBody, refresh::hit_values::HitFacts},
 };
 
-/// Turns a whole response into a 304, with the headers of a 304 (RFC 9110 §15.4.5) and
-/// `Cache-Status`.
+/// The headers that say how to read the content of a 200, and so have no place in a 304: the entity
+/// tag covers them, and a client has them already (RFC 9110 §15.4.5).
+const OF_THE_CONTENT: [HeaderName; 9] = [
+    header::ACCEPT_RANGES,
+    header::CONTENT_ENCODING,
+    header::CONTENT_LANGUAGE,
+    header::CONTENT_LENGTH,
+    header::CONTENT_RANGE,
+    header::CONTENT_TYPE,
+    HeaderName::from_static("content-digest"),
+    HeaderName::from_static("content-md5"),
+    HeaderName::from_static("repr-digest"),
+];
+
+/// Turns a whole response into a 304: it keeps all headers but those of the content, and the date
+/// beside a tag. A client replaces its own headers by these.
 pub(super) fn leave_out<B>(response: &mut Response<ResponseBody<B>>) {
-    let mut headers = HeaderMap::with_capacity(8);
-    for (name, value) in response.headers() {
-        let is_of_304 = matches!(
-            *name,
-            header::AGE
-                | header::CACHE_CONTROL
-                | header::CACHE_STATUS
-                | header::CDN_CACHE_CONTROL
-                | header::CONTENT_LOCATION
-                | header::DATE
-                | header::ETAG
-                | header::EXPIRES
-                | header::VARY
-        );
-        if is_of_304 {
-            headers.append(name, value.clone());
-        }
+    let headers = response.headers_mut();
+    for name in &OF_THE_CONTENT {
+        headers.remove(name);
     }
-    *response.headers_mut() = headers;
+    if headers.contains_key(header::ETAG) {
+        headers.remove(header::LAST_MODIFIED);
+    }
     *response.status_mut() = StatusCode::NOT_MODIFIED;
+    // Of known length, so that no outer layer compresses it. Axum then adds `Content-Length: 0`,
+    // which no client takes over from a 304 (RFC 9111 §3.2).
     *response.body_mut() = ResponseBody::default();
+}
+
+/// Turns a whole response into a 412. No cache may keep it, whatever the page says of itself.
+pub(super) fn refuse<B>(response: &mut Response<ResponseBody<B>>) {
+    leave_out(response);
+    let headers = response.headers_mut();
+    remove_targeted(headers);
+    for name in [header::AGE, header::EXPIRES, header::LAST_MODIFIED] {
+        headers.remove(name);
+    }
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    *response.status_mut() = StatusCode::PRECONDITION_FAILED;
 }
 
 /// Lets a content delivery network use this version for `limit` from now, while it is fresh.
@@ -52,13 +68,19 @@ pub(super) fn keep_private(headers: &mut HeaderMap) {
     if headers.contains_key(header::CACHE_CONTROL) {
         return;
     }
+    remove_targeted(headers);
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private"));
+}
+
+/// Removes the headers that tell one kind of cache something else than `Cache-Control` does (RFC
+/// 9213).
+fn remove_targeted(headers: &mut HeaderMap) {
     let names: Vec<_> = headers.keys().cloned().collect();
     for name in names {
         if name.as_str().ends_with("-cache-control") || name == "surrogate-control" {
             headers.remove(name);
         }
     }
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private"));
 }
 
 /// Turns a whole response into a 206 with a part of this body (RFC 9110 §15.3.7.1).
@@ -86,12 +108,10 @@ pub(super) fn give<B>(
     headers: HeaderMap,
     head: bool,
 ) -> Response<ResponseBody<B>> {
-    let body = if head {
-        Bytes::new()
-    } else {
-        stored.body().clone()
-    };
-    let mut response = Response::new(ResponseBody::stored(body));
+    let mut response = Response::new(match head {
+        true => ResponseBody::none(),
+        false => ResponseBody::stored(stored.body().clone()),
+    });
     *response.status_mut() = stored.status();
     *response.headers_mut() = headers;
     response

@@ -1,4 +1,7 @@
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use http::{Extensions, HeaderMap, Method, Request, Response, header, request::Parts};
 
@@ -13,6 +16,7 @@ use crate::{
     event::{Bypass, Event, Frequent, Served},
     http::{
         cache_status::{Forward, Handling},
+        coding,
         conditional::{self, Evaluation},
         fields::ascii,
     },
@@ -93,7 +97,7 @@ impl RefreshLayer {
         let representation = &page.body.plain;
         let stored = &representation.content;
         let head = parts.method == Method::HEAD;
-        let made_at = version.born - Duration::from_secs(page.body.age_before);
+        let made_at = version.made_at();
         let ttl = version.ttl(now, &self.policy, &self.pages.invalidations);
         let hit = HitFacts::new(made_at, now, ttl, self.policy.browser_cache);
         let how = made.unwrap_or(Handling::Hit { ttl: hit.ttl });
@@ -103,10 +107,23 @@ impl RefreshLayer {
             self.pages.observer().stale(since);
         }
         let mut response = outgoing::give(stored, representation.hit.clone(), head);
+        let tag = representation.tags.as_ref().map(|[strong, weak]| {
+            // An outer layer may compress the page for this request. Then its bytes are others, and
+            // a strong tag would name both (RFC 9110 §8.8.1).
+            if coding::is_accepted(&parts.headers) {
+                weak
+            } else {
+                strong
+            }
+        });
+        // A younger version may be replaced by another one of the same date.
+        let modified = representation.modified.as_ref();
+        let mut modified = modified.filter(|_| version.age(now) >= Duration::from_secs(1));
         HitValues::with(
             hit,
             || now - made_at,
             |values| {
+                modified = modified.filter(|(date, _)| *date < values.date_seconds);
                 let made = made.map(|how| ascii(how.to_string()));
                 let status = made.as_ref().unwrap_or(&values.cache_status);
                 let values = [
@@ -114,6 +131,8 @@ impl RefreshLayer {
                     Some(status).filter(|_| self.pages.settings.cache_status),
                     values.date.as_ref(),
                     Some(&values.cache_control),
+                    modified.map(|(_, date)| date),
+                    tag,
                 ];
                 representation.fill(response.headers_mut(), values);
             },
@@ -121,10 +140,12 @@ impl RefreshLayer {
         if let Some(limit) = self.policy.cdn_cache {
             outgoing::allow_cdn(response.headers_mut(), hit, limit);
         }
-        match conditional::evaluate(&parts.headers, stored, head) {
+        let modified = modified.and_then(|(date, _)| date_of(*date));
+        match conditional::evaluate(&parts.headers, stored, modified, head) {
             Evaluation::Whole => {}
             Evaluation::Part(part) => outgoing::shorten(&mut response, stored.body(), part),
             Evaluation::NotModified => outgoing::leave_out(&mut response),
+            Evaluation::Failed => outgoing::refuse(&mut response),
         }
         response
     }
@@ -165,4 +186,10 @@ impl RefreshLayer {
             headers.append(header::CACHE_STATUS, ascii(how.to_string()));
         }
     }
+}
+
+/// Returns the time of this many seconds since 1970.
+fn date_of(seconds: i64) -> Option<SystemTime> {
+    let since = Duration::from_secs(seconds.try_into().ok()?);
+    SystemTime::UNIX_EPOCH.checked_add(since)
 }

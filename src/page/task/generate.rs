@@ -1,5 +1,7 @@
 use std::{sync::Arc, time::SystemTime};
 
+use http::HeaderName;
+use perennial_store::locked;
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
@@ -15,6 +17,39 @@ use crate::{
 };
 
 impl Pages {
+    /// Returns the `Date` that responses with this version have, in seconds since 1970.
+    fn date_of(&self, version: &Version) -> i64 {
+        let age = self.now() - version.made_at();
+        unix_micros()
+            .saturating_sub(micros(age))
+            .div_euclid(1_000_000)
+    }
+
+    /// Logs a header whose value changes with each generation, once for each header: clients fetch
+    /// the page again and again although its body stays the same.
+    fn warn_of_retagging(&self, before: Option<&Page>, page: &Page) {
+        let (Some(before), Some(name)) = (before, &page.body.retagged_by) else {
+            return;
+        };
+        let is_second = before.body.retagged_by.as_ref() == Some(name);
+        if is_second && self.is_first_retagging_by(name) {
+            tracing::warn!(
+                target: "perennial::regeneration",
+                key = page.meta.key(),
+                header = name.as_str(),
+                "the entity tag of this page has changed twice because of one header, although the body stayed the same, so browsers fetch \
+                 the whole page again after each regeneration (logged once for each header). Set the header in a middleware outside of \
+                 the layer, or give it a value that changes only with the page"
+            );
+        }
+    }
+
+    /// Returns true for the first call with this header, of the first hundred headers.
+    fn is_first_retagging_by(&self, name: &HeaderName) -> bool {
+        let mut told = locked(&self.retagging);
+        told.len() < 100 && told.insert(name.clone())
+    }
+
     /// Runs a generator for one caller, and stores nothing.
     pub(crate) async fn unstored(&self, key: &str, generator: Generator) -> Answer {
         match generator.await {
@@ -40,7 +75,7 @@ impl Task {
         let task = tokio::spawn(run.in_current_span());
         let mut task = AbortOnDropHandle::new(task);
         let key = self.key.clone();
-        let before = self.flight.newest().map(|newest| Arc::clone(&newest.page));
+        let before = self.flight.newest().cloned();
         let fence = self.lease.as_ref().map(|lease| lease.fence().0);
         self.started(fence);
         let (pages, policy) = (Arc::clone(&self.pages), self.policy);
@@ -54,11 +89,12 @@ impl Task {
             };
             let took = pages.now() - started;
             let generated = match generated {
-                Generated::Content(mut response) => {
-                    let before = before.as_deref();
-                    if let Some(fence) = fence {
-                        response = Page::dated(response, fence, before);
-                    }
+                Generated::Content(response) => {
+                    let dated_before = before.as_ref().map(|before| pages.date_of(before));
+                    let before = before.as_ref().map(|before| &*before.page);
+                    let modified = fence.and_then(|fence| {
+                        Page::last_modified(&response, fence, before, dated_before)
+                    });
                     let AsOf { epoch, revision } = as_of;
                     let said = response.extensions();
                     let tags: Tags = said.get().cloned().unwrap_or_default();
@@ -73,9 +109,11 @@ impl Task {
                         parts: inherited.keys.into_iter().collect(),
                         of_all: inherited.of_all,
                         is_provisional: inherited.is_provisional,
+                        modified,
                         took,
                     };
                     let mut page = Page::new(&key, response, metadata, before);
+                    pages.warn_of_retagging(before, &page);
                     let times = [began, began.saturating_add(micros(took))];
                     page.meta.timed(&policy, times);
                     Generated::Content(Arc::new(page))
