@@ -42,6 +42,9 @@ impl Bypass {
             }
             Self::Private => "The response has `Set-Cookie`, `private` or `no-store`.",
             Self::Vary => "The response's `Vary` has a header that is not in the key.",
+            Self::ResponseExtension => {
+                "The response has an extension, from which an outer middleware may make the page."
+            }
             Self::EventStream => "The response is a stream of events.",
             Self::Status => "The status of the response is not stored.",
             Self::TooLarge => "The response is larger than the site stores.",
@@ -75,6 +78,9 @@ impl Bypass {
             }
             Self::Vary => {
                 "Add the header to the key by `Key::header`, or remove it from `Vary`; a CORS layer belongs outside of this layer."
+            }
+            Self::ResponseExtension => {
+                "Put the middleware that reads the extension inside of the layer, or declare the type that the log names: `drop_response_extension`."
             }
             Self::EventStream => {
                 "Nothing: a stream has no end. Put it on a route without the layer."

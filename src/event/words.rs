@@ -73,6 +73,9 @@ words! {
         Private => "private",
         /// The response's `Vary` has a header that is not in the key.
         Vary => "vary",
+        /// The response has an extension that an outer middleware may need; see
+        /// [Extensions](crate::layer::RefreshLayer#extensions).
+        ResponseExtension => "response-extension",
         /// The response is a `text/event-stream`.
         EventStream => "event-stream",
         /// The response has a status that is not stored.
@@ -105,7 +108,10 @@ impl Bypass {
 
     /// Returns true for a property of the route, and false for a state that soon changes.
     pub(crate) fn is_of_the_route(self) -> bool {
-        matches!(self, Self::Private | Self::Vary | Self::EventStream)
+        matches!(
+            self,
+            Self::Private | Self::Vary | Self::ResponseExtension | Self::EventStream
+        )
     }
 }
 

@@ -1,13 +1,20 @@
 use std::{sync::Arc, time::Duration};
 
-use perennial_store::{Error, LockKind, LockName, Probe, error::words::seconds};
+use perennial_store::{
+    Error, LockKind, LockName, Probe,
+    error::{with_causes, words::seconds},
+    name::visible,
+};
 use serde::{Serialize, Serializer};
 
-use super::{Freshness, Known, Pages, Version, flight::Facts};
+use super::{Failure, Freshness, Known, Pages, Version, flight::Facts};
 use crate::{
     event::{Bypass, Served},
     policy::Refresh,
 };
+
+/// The most bytes of an error that an explanation has.
+const LONGEST_ERROR: usize = 1000;
 
 /// The answer that a request would get now; from [`Perennial::explain`](crate::Perennial::explain).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -91,8 +98,10 @@ impl Pages {
                 );
                 return Ok(Explanation { why, ..explanation });
             }
-            Some(Known::Cooldown { until, .. }) => {
-                return Ok(in_cooldown((until - facts.now).as_secs()));
+            Some(Known::Cooldown { until, failure, .. }) => {
+                let mut explanation = in_cooldown((until - facts.now).as_secs());
+                explanation.why += &error_of(failure.as_ref());
+                return Ok(explanation);
             }
             None => {
                 let (name, asked) = (LockName::of(LockKind::Page, key), self.now());
@@ -119,13 +128,18 @@ impl Pages {
         };
         let explanation = explain_version(&version, &self.facts(key, policy), place);
         Ok(match explanation.served {
-            Served::Stale => self.explain_stale(explanation, key).await,
+            Served::Stale => self.explain_stale(explanation, key, &version).await,
             _ => explanation,
         })
     }
 
     /// Adds the state of the regeneration, if the database has it.
-    async fn explain_stale(&self, mut explanation: Explanation, key: &str) -> Explanation {
+    async fn explain_stale(
+        &self,
+        mut explanation: Explanation,
+        key: &str,
+        version: &Version,
+    ) -> Explanation {
         let probe = Probe {
             name: LockName::of(LockKind::Page, key),
             known: i64::MAX,
@@ -140,6 +154,7 @@ impl Pages {
                         lock.failures
                     );
                     explanation.why += &failed;
+                    explanation.why += &error_of(version.failure.as_ref());
                     explanation.remedy = Served::Failed.remedy();
                 }
                 _ => {}
@@ -173,6 +188,17 @@ fn explain_version(version: &Version, facts: &Facts<'_>, place: &str) -> Explana
         parts: meta.stored.parts.to_vec(),
         ..Explanation::new(served, why)
     }
+}
+
+/// Returns a sentence with the error of a failure. Without a failure that this process knows, the log
+/// of another one has the error.
+fn error_of(failure: Option<&Failure>) -> String {
+    let Some(failure) = failure else {
+        return String::new();
+    };
+    let text = with_causes(&*failure.error);
+    let end = text.floor_char_boundary(LONGEST_ERROR);
+    format!(" Its error: {}", visible(&text[..end]))
 }
 
 fn in_cooldown(left: u64) -> Explanation {

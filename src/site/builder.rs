@@ -7,7 +7,7 @@ use perennial_store::{
 use super::Perennial;
 use crate::{
     event::Observer,
-    layer::refresh::{explain, extensions::KnownTypes},
+    layer::refresh::{explain, extensions::KnownTypes, response_extensions::DroppedTypes},
     mode::Mode,
     page::{Pages, Settings},
     timing::{DATABASE_PATIENCE, RETENTION, STATEMENT_TIMEOUT},
@@ -23,6 +23,7 @@ pub struct Builder {
     token_is_short: bool,
     digests_executable: bool,
     known: KnownTypes,
+    dropped: DroppedTypes,
     statement_timeout: Option<Duration>,
     database_patience: Duration,
     connect: Connect,
@@ -35,6 +36,7 @@ impl Builder {
         Self {
             table_prefix: TABLE_PREFIX.to_owned(),
             known: KnownTypes::default(),
+            dropped: DroppedTypes::default(),
             settings: Settings {
                 memory_capacity: 64 << 20,
                 store_capacity: None,
@@ -205,6 +207,14 @@ impl Builder {
         self
     }
 
+    /// Does as
+    /// [`RefreshLayer::drop_response_extension`](crate::layer::RefreshLayer::drop_response_extension)
+    /// for each layer of the site.
+    pub fn drop_response_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
+        self.dropped.declare::<T>();
+        self
+    }
+
     /// Does as [`Perennial::open`], with these settings.
     ///
     /// # Errors
@@ -349,6 +359,7 @@ impl Builder {
         Perennial {
             pages: Arc::new(pages),
             known: Arc::new(self.known),
+            dropped: Arc::new(self.dropped),
             database: None,
         }
     }

@@ -14,15 +14,32 @@ use crate::{
 
 /// A piece of generated content: bytes that are shared, not copied. `Display` reads them as UTF-8.
 ///
-/// As a response of axum, the content is `text/html; charset=utf-8` if it is UTF-8, or else
-/// `application/octet-stream`.
+/// It has no media type, as Perennial cannot know whether the bytes are HTML or a visitor's text.
+/// As a response it needs one:
+///
+/// ```
+/// use axum::{http::header, response::{Html, IntoResponse}};
+/// use perennial::Content;
+///
+/// fn html(content: Content) -> impl IntoResponse {
+///     Html(content.into_bytes())
+/// }
+///
+/// fn text(content: Content) -> impl IntoResponse {
+///     ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], content.into_bytes())
+/// }
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Content(Bytes);
 
 impl Content {
     /// Returns the content as text. Bytes that are not UTF-8 become U+FFFD.
     pub fn text(&self) -> Cow<'_, str> {
-        String::from_utf8_lossy(&self.0)
+        // The check of all bytes at once is faster than the conversion by far.
+        match std::str::from_utf8(&self.0) {
+            Ok(text) => Cow::Borrowed(text),
+            Err(_) => String::from_utf8_lossy(&self.0),
+        }
     }
 
     /// Returns the bytes, without a copy.
@@ -46,17 +63,6 @@ impl From<Content> for Bytes {
 impl fmt::Display for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text())
-    }
-}
-
-#[cfg(feature = "axum")]
-impl axum::response::IntoResponse for Content {
-    fn into_response(self) -> axum::response::Response {
-        let kind = match std::str::from_utf8(&self.0) {
-            Ok(_) => "text/html; charset=utf-8",
-            Err(_) => "application/octet-stream",
-        };
-        ([(header::CONTENT_TYPE, kind)], self.0).into_response()
     }
 }
 

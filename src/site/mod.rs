@@ -14,7 +14,10 @@ use crate::{
     event::{Events, Stats},
     extensions::Tags,
     key,
-    layer::{InvalidateLayer, RefreshLayer, refresh::extensions::KnownTypes},
+    layer::{
+        InvalidateLayer, RefreshLayer,
+        refresh::{extensions::KnownTypes, response_extensions::DroppedTypes},
+    },
     page::{Pages, Target},
     policy::Refresh,
 };
@@ -29,6 +32,7 @@ pub use transaction::PendingInvalidation;
 pub struct Perennial {
     pages: Arc<Pages>,
     known: Arc<KnownTypes>,
+    dropped: Arc<DroppedTypes>,
     database: Option<Database>,
 }
 
@@ -36,7 +40,7 @@ impl RefreshLayer {
     /// Returns a layer for a site, as [`Perennial::layer`] does.
     pub fn new(site: &Perennial, policy: impl Into<Refresh>) -> Self {
         let (pages, known) = (Arc::clone(&site.pages), Arc::clone(&site.known));
-        Self::with_pages(pages, known, policy.into())
+        Self::with_pages(pages, known, Arc::clone(&site.dropped), policy.into())
     }
 }
 

@@ -13,9 +13,10 @@ use axum::{
     Extension, Router,
     body::{Body, to_bytes},
     extract::{
-        ConnectInfo, FromRequestParts, MatchedPath, NestedPath, OriginalUri, Path, RawPathParams,
-        Request,
+        ConnectInfo, DefaultBodyLimit, FromRequestParts, MatchedPath, NestedPath, OriginalUri,
+        Path, RawPathParams, Request, connect_info::MockConnectInfo,
     },
+    middleware::{Next, from_extractor, from_fn, map_request, map_response},
     response::Response,
     routing::{any_service, get as route, get_service},
 };
@@ -380,5 +381,62 @@ async fn a_router_that_is_the_service_of_a_route_is_not_cached() {
         let bypass = "perennial; fwd=bypass; detail=undeclared-extension";
         assert_eq!(reply.header("cache-status"), bypass);
         assert!(shown(&reply).ends_with("for nobody"), "{reply:?}");
+    }
+}
+
+/// A layer of axum's own around a router.
+type AxumLayer = (&'static str, fn(Router) -> Router);
+
+const AXUM_LAYERS: [AxumLayer; 9] = [
+    ("none", |app| app),
+    ("a body limit", |app| app.layer(DefaultBodyLimit::max(10))),
+    ("no body limit", |app| {
+        app.layer(DefaultBodyLimit::disable())
+    }),
+    ("two body limits", |app| {
+        app.layer(DefaultBodyLimit::max(10))
+            .layer(DefaultBodyLimit::disable())
+    }),
+    ("an address in a test", |app| {
+        app.layer(MockConnectInfo(SocketAddr::from(([127, 0, 0, 1], 7))))
+    }),
+    ("from_fn", |app| {
+        app.layer(from_fn(|request: Request, next: Next| next.run(request)))
+    }),
+    ("from_extractor", |app| {
+        app.layer(from_extractor::<MatchedPath>())
+    }),
+    ("map_request", |app| {
+        app.layer(map_request(async |request: Request| request))
+    }),
+    ("map_response", |app| {
+        app.layer(map_response(async |response: Response| response))
+    }),
+];
+
+/// What axum itself puts into a request says nothing of the visitor.
+#[tokio::test(start_paused = true)]
+async fn each_layer_of_axum_around_the_layer_leaves_the_cache_on() {
+    for (name, around) in AXUM_LAYERS {
+        for (place, app, path) in PLACES {
+            // An extractor of a matched path refuses a request without one.
+            if name == "from_extractor" && !path.starts_with("/a") {
+                continue;
+            }
+            let site = crate::paused::Shared::new().site();
+            let app = around(app(site.layer(POLICY)));
+            for expected in ["perennial; fwd=miss; stored", "perennial; hit; ttl=3600"] {
+                let reply = get(&app, path).await;
+                let status = reply.header("cache-status");
+                assert_eq!(status, expected, "{name} around {place}: {reply:?}");
+            }
+            // A visitor's extension beside axum's is still noticed.
+            let app = app.layer(Extension(User("ann".into())));
+            let status = get(&app, path).await.header("cache-status").to_owned();
+            assert!(
+                status.contains("undeclared-extension"),
+                "{name} around {place}: {status}"
+            );
+        }
     }
 }

@@ -17,14 +17,15 @@ use axum::{
     routing::get as route,
 };
 use bytes::Bytes;
-use http_body_util::BodyExt;
-use perennial::{Perennial, Refresh, entries::EntryFilter};
+use http_body_util::{BodyExt, Empty};
+use perennial::{Event, Perennial, Refresh, entries::EntryFilter};
 use tokio::time::Instant;
 use tower::{Layer, ServiceExt};
 
 use crate::{
+    log::Log,
     paused::{Shared, here, origin_behind},
-    support::{Crowd, HANG, get, patient, request, until},
+    support::{Crowd, HANG, every, get, patient, request, until},
 };
 
 const SHORT: Duration = Duration::from_millis(200);
@@ -304,17 +305,59 @@ async fn private_response_is_given_to_one_visitor_alone() {
 #[derive(Debug, PartialEq)]
 struct Own(u32);
 
+impl std::fmt::Display for Own {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the shelf {} is empty", self.0)
+    }
+}
+
+impl std::error::Error for Own {}
+
 /// A generator's error is a failure, and the error of a service that answers itself is its own.
 #[tokio::test]
 async fn the_inner_error_of_a_bypass_comes_through_as_it_is() {
-    let layer = Shared::new().site().layer(Refresh::every(LONG));
+    let log = Log::of_this_thread();
+    let site = Shared::new().site();
+    let mut events = site.subscribe();
+    let layer = site.layer(Refresh::every(LONG));
     let fails = tower::service_fn(async |_: Request<Body>| Err::<Response<Body>, _>(Own(7)));
     let service = layer.clone().bypass_if(|_| true).layer(fails);
     let answer = service.oneshot(Request::new(Body::empty())).await;
     assert_eq!(answer.expect_err("fails"), Own(7));
-    let answer = layer.layer(fails).oneshot(Request::new(Body::empty()));
+    let service = layer.layer(fails);
+    let answer = service.clone().oneshot(Request::new(Body::empty()));
     let answer = answer.await.expect("is a response");
     assert_eq!(answer.status(), 503);
+    // Log, event and explanation say what it was.
+    let error = "the shelf 7 is empty";
+    assert!(log.text().contains(error), "{}", log.text());
+    let mut told = std::iter::from_fn(|| events.try_next());
+    let is_told = |event| match event {
+        Event::Regenerated(ended) => ended.error.as_deref() == Some(error),
+        _ => false,
+    };
+    assert!(told.any(is_told));
+    let service = tower::service_fn(move |request: Request<Empty<Bytes>>| {
+        service.clone().oneshot(request.map(Body::new))
+    });
+    let explained = site.explain(service, "/").await.expect("answers");
+    let why = explained.expect("a layer answers").why;
+    assert!(why.contains(error), "{why}");
+}
+
+/// An old version is served after a failure, which its explanation names.
+#[tokio::test(start_paused = true)]
+async fn failure_behind_an_old_version_is_explained() {
+    let shared = Shared::new();
+    let site = shared.site();
+    let (origin, app) = origin_behind(&site, every(Duration::from_secs(1)));
+    get(app, "/").await;
+    origin.status(500);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(get(app, "/").await.status, 200);
+    let explained = site.explain(app.clone(), "/").await.expect("answers");
+    let why = explained.expect("a layer answers").why;
+    assert!(why.contains("the service answered 500"), "{why}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -45,7 +45,12 @@ async fn conditions_and_ranges_are_answered_from_the_stored_page() {
         ("if-match", etag, 200, length),
         ("if-match", "\"other\"", 412, 0),
         ("if-unmodified-since", modified, 200, length),
-        ("if-unmodified-since", "Sat, 29 Oct 1994 19:43:31 GMT", 412, 0),
+        (
+            "if-unmodified-since",
+            "Sat, 29 Oct 1994 19:43:31 GMT",
+            412,
+            0,
+        ),
         ("range", "bytes=4-8", 206, 5),
         ("range", "bytes=99-", 200, length),
         ("range", "bytes=0-1,3-4", 200, length),

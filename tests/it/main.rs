@@ -62,6 +62,7 @@ mod paused;
 mod personal;
 mod poison;
 mod regeneration;
+mod response_extensions;
 mod rfc9111;
 mod routing;
 #[cfg(feature = "postgres")]

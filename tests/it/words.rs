@@ -220,6 +220,7 @@ fn guide_has_each_bypass_and_each_warning() {
         include_str!("../../src/layer/refresh/admission.rs"),
         include_str!("../../src/page/parts.rs"),
         include_str!("../../src/page/task.rs"),
+        include_str!("../../src/page/task/generate.rs"),
     ];
     let mut warnings = Vec::new();
     for source in sources {

@@ -68,7 +68,8 @@ async fn an_undeclared_extension_is_warned_of_once_for_each_layer_with_its_remed
         ".ignore_extension::<",
         ".share_extension::<",
         ".bypass_if(|parts|",
-        "wrong_uses::User",
+        // Exactly the type that has to be declared.
+        "types=\"it::wrong_uses::User\"",
     ] {
         assert!(
             warned.iter().all(|line| line.contains(said)),

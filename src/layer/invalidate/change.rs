@@ -9,12 +9,15 @@ use crate::{
     page::{Pages, Target, written},
 };
 
-/// Returns true for methods that change nothing (RFC 9110 §9.2.1).
+/// The methods that the registry of HTTP methods calls safe (RFC 9110 §9.2.1 and §16.1.1).
+const SAFE: [&str; 9] = [
+    "GET", "HEAD", "OPTIONS", "PRI", "PROPFIND", "QUERY", "REPORT", "SEARCH", "TRACE",
+];
+
+/// Returns true for methods that change nothing. A method that is not registered may change
+/// something (RFC 9111 §4.4).
 pub(in crate::layer) fn is_safe(method: &Method) -> bool {
-    matches!(
-        *method,
-        Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE
-    )
+    SAFE.contains(&method.as_str())
 }
 
 /// Returns the invalidation names of tags.
@@ -66,6 +69,59 @@ impl Drop for Change {
         {
             let pages = Arc::clone(&self.pages);
             runtime.spawn(async move { pages.invalidate_names(names).await });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The registry as of 2026: https://www.iana.org/assignments/http-methods.
+    #[test]
+    fn registered_methods_are_safe_as_the_registry_says_and_others_are_not() {
+        let unsafe_ones = [
+            "ACL",
+            "BASELINE-CONTROL",
+            "BIND",
+            "CHECKIN",
+            "CHECKOUT",
+            "CONNECT",
+            "COPY",
+            "DELETE",
+            "LABEL",
+            "LINK",
+            "LOCK",
+            "MERGE",
+            "MKACTIVITY",
+            "MKCALENDAR",
+            "MKCOL",
+            "MKREDIRECTREF",
+            "MKWORKSPACE",
+            "MOVE",
+            "ORDERPATCH",
+            "PATCH",
+            "POST",
+            "PROPPATCH",
+            "PUT",
+            "REBIND",
+            "UNBIND",
+            "UNCHECKOUT",
+            "UNLINK",
+            "UNLOCK",
+            "UPDATE",
+            "UPDATEREDIRECTREF",
+            "VERSION-CONTROL",
+            "*",
+            "get",
+            "Query",
+            "OWN",
+        ];
+        for (names, expected) in [(&SAFE[..], true), (&unsafe_ones[..], false)] {
+            for name in names {
+                let method = Method::from_bytes(name.as_bytes()).expect("a method");
+                assert_eq!(is_safe(&method), expected, "{name}");
+            }
         }
     }
 }

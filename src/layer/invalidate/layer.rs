@@ -8,8 +8,9 @@ use crate::{extensions::Tags, page::Pages};
 /// Invalidates its tags, and the [`Tags`] in the response's extensions, after each change; from
 /// [`Perennial::invalidate_on_success`](crate::Perennial::invalidate_on_success).
 ///
-/// A change is a request by another method than GET, HEAD, OPTIONS and TRACE whose response is 2xx
-/// or 3xx (RFC 9111 §4.4): answer a refused change with a 4xx, not with a redirection. The response
+/// A change is a request by a method that is not safe (the safe ones are GET, HEAD, OPTIONS, QUERY,
+/// TRACE and WebDAV's PROPFIND, REPORT and SEARCH) whose response is 2xx or 3xx (RFC 9111 §4.4):
+/// answer a refused change with a 4xx, not with a redirection. The response
 /// waits for the first attempt to invalidate, for at most 5 s. Failed ones are repeated for a
 /// minute.
 ///

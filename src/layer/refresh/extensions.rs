@@ -7,9 +7,9 @@ use http::Extensions;
 use hyper::upgrade::OnUpgrade;
 use perennial_store::Fence;
 
-use super::request::Generating;
 #[cfg(feature = "axum")]
 use super::routing;
+use super::{request::Generating, type_names};
 
 /// The types of extensions that a layer knows: the router's, the server's, Perennial's own, and those
 /// that the site or the layer has declared.
@@ -71,6 +71,10 @@ impl Default for KnownTypes {
             Known::undeclared::<axum::extract::NestedPath>(),
             #[cfg(feature = "axum")]
             Known::undeclared::<axum::extract::ConnectInfo<std::net::SocketAddr>>(),
+            // Tests of an application have it in place of `ConnectInfo`.
+            #[cfg(feature = "axum")]
+            Known::undeclared::<axum::extract::connect_info::MockConnectInfo<std::net::SocketAddr>>(
+            ),
             // hyper adds this type to a GET that offers h2c.
             Known::undeclared::<OnUpgrade>(),
             Known::undeclared::<Generating>(),
@@ -107,9 +111,27 @@ impl KnownTypes {
             }
         }
         #[cfg(feature = "axum")]
-        return known + 1 == all && routing::is_in_nested_service(extensions);
+        return known + routing::count_private(extensions) == all;
         #[cfg(not(feature = "axum"))]
         false
+    }
+
+    /// Returns the names of the types in a request that nobody has declared. All names, if the layer
+    /// knows each by its name: then one of them is of another release of its crate.
+    pub(super) fn undeclared(&self, extensions: &Extensions) -> Vec<String> {
+        let mut known: Vec<_> = self.0.iter().map(|it| it.name.to_owned()).collect();
+        #[cfg(feature = "axum")]
+        if extensions.get::<axum::extract::OriginalUri>().is_some() {
+            known.extend(routing::private_names());
+        }
+        let all = type_names::all(extensions);
+        let undeclared = all.iter().filter(|name| !known.contains(name));
+        let undeclared: Vec<_> = undeclared.cloned().collect();
+        if undeclared.is_empty() {
+            all
+        } else {
+            undeclared
+        }
     }
 
     /// Copies the shared extensions into the generator's request. Returns the names of the ignored

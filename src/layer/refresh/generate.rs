@@ -29,6 +29,7 @@ pub(super) async fn generate<S, ReqBody, ResBody>(
 ) -> Generated
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
+    S::Error: Into<BoxError>,
     ResBody: Body<Data = Bytes>,
     ResBody::Error: Into<BoxError>,
 {
@@ -55,8 +56,9 @@ where
         })
     };
     let uri = request.uri().clone();
-    let Ok(response) = call(service, request).await else {
-        return failed("the service returned an error".into(), None);
+    let response = match call(service, request).await {
+        Ok(response) => response,
+        Err(error) => return failed(error.into(), None),
     };
     let (mut head, body) = response.into_parts();
     if head.status == StatusCode::METHOD_NOT_ALLOWED {
@@ -77,12 +79,28 @@ where
         failed(status.into(), response.map(Into::into))
     };
     match disposition {
-        Disposition::Pass(why) => return Generated::NotStored(why, tags),
+        Disposition::Pass(why) => {
+            if why == Bypass::Private {
+                layer.hints.private(uri.path());
+            }
+            return Generated::NotStored(why, tags);
+        }
         Disposition::Failure { shareable: false } => return answered(None),
+        Disposition::Failure { shareable: true } | Disposition::Content => {}
+    }
+    let undeclared = layer.dropped.undeclared(&head.extensions);
+    if !undeclared.is_empty() {
+        layer.hints.response_extensions(uri.path(), &undeclared);
+    }
+    match disposition {
+        Disposition::Content if !undeclared.is_empty() => {
+            return Generated::NotStored(Bypass::ResponseExtension, tags);
+        }
+        _ if !undeclared.is_empty() => return answered(None),
         Disposition::Content if stored::size(&head.headers) > settings.max_headers => {
             return Generated::NotStored(Bypass::TooLarge, tags);
         }
-        Disposition::Failure { shareable: true } | Disposition::Content => {}
+        _ => {}
     }
     let body = match read(body, settings.max_body).await {
         Ok(Some(body)) if is_well_framed(&head.headers, &body) => body,

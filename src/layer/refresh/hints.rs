@@ -2,14 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-use http::Extensions;
-
 /// The number of requests by other methods, without a GET, after which the layer warns.
 const MANY: u32 = 100;
 
 #[derive(Default)]
 pub(super) struct Hints {
     undeclared: AtomicBool,
+    response_extensions: AtomicBool,
+    private: AtomicBool,
     authorization: AtomicBool,
     cookie: AtomicBool,
     upgrade: AtomicBool,
@@ -19,21 +19,47 @@ pub(super) struct Hints {
 }
 
 impl Hints {
-    /// A request has other extensions than the known ones.
-    pub(super) fn undeclared(&self, path: &str, extensions: &Extensions) {
+    /// A request has extensions of these types, which nobody has declared.
+    pub(super) fn undeclared(&self, path: &str, types: impl FnOnce() -> Vec<String>) {
         if self.undeclared.swap(true, Relaxed) {
             return;
         }
         tracing::warn!(
             path,
-            ?extensions,
-            "requests bypass the cache, as an outer middleware added extensions that nobody declared, and they may identify the visitor \
-             (logged once for each layer). For each type T of the middleware's, tell the layer or, for the whole site, the builder: \
-             `.ignore_extension::<T>()` if the handler can generate the page without it, `.share_extension::<T>()` if it is equal for all \
-             visitors; or let some requests bypass the cache by `.bypass_if(|parts| parts.extensions.get::<T>().is_some())`. The routing \
-             of axum 0.8 is known with Perennial's feature `axum`: `cargo tree -i axum` shows whether another axum is there. A router \
-             that is the service of a route with a wildcard is not cached: nest it"
+            types = types().join(", "),
+            "requests bypass the cache, as a middleware outside of the layer adds extensions of these types, which may identify the visitor \
+             (logged once for each layer). For each type T, tell the layer or, for the whole site, the builder: `.ignore_extension::<T>()` \
+             if the handler can generate the page without it, `.share_extension::<T>()` if it is equal for all visitors; or let some \
+             requests bypass the cache by `.bypass_if(|parts| parts.extensions.get::<T>().is_some())`. If a type is private to its crate, so \
+             that your code cannot name it, put the middleware inside of the layer. If the types are axum's own, Perennial's feature `axum` \
+             is off, `cargo tree -i axum` shows another axum than 0.8, or a router is the service of a route with a wildcard: nest it"
         );
+    }
+
+    /// A response has extensions of these types, which nobody has declared.
+    pub(super) fn response_extensions(&self, path: &str, types: &[String]) {
+        if self.response_extensions.swap(true, Relaxed) {
+            return;
+        }
+        tracing::warn!(
+            path,
+            types = types.join(", "),
+            "a response has extensions of these types, and a stored page has none, so it is not stored: an outer middleware may need them, \
+             to render a template, say (logged once for each layer). Put the middleware that reads them inside of the layer, or, for each \
+             type T that nobody outside needs, declare `.drop_response_extension::<T>()` at the layer or the builder"
+        );
+    }
+
+    /// A response may not be given to another visitor.
+    pub(super) fn private(&self, path: &str) {
+        if !self.private.swap(true, Relaxed) {
+            tracing::warn!(
+                path,
+                "a response has `Set-Cookie`, `private` or `no-store`, so the layer gives it to nobody, and this GET has run a second time, \
+                 with the visitor's own request (logged once for each layer). Later requests run once. If such a GET changes something, or \
+                 counts, let it bypass the cache by `bypass_if`, or put it on a route without the layer"
+            );
+        }
     }
 
     /// A request with `Authorization` gets the page of all visitors.

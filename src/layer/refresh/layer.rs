@@ -7,7 +7,7 @@ use crate::{extensions::Tags, page::Pages, policy::Refresh};
 
 use super::{
     admission::Admission, extensions::KnownTypes, hints::Hints, keying::Key,
-    service::RefreshService,
+    response_extensions::DroppedTypes, service::RefreshService,
 };
 
 /// The default limit on the number of keys that a layer stores.
@@ -50,12 +50,16 @@ const MAX_KEYS: usize = 10_000;
 ///
 /// # Extensions
 ///
-/// An extension of a request may identify its visitor. The layer knows those of axum 0.8's routing
-/// (feature `axum`), `ConnectInfo<SocketAddr>`, hyper's `OnUpgrade` and Perennial's own. A request
-/// with more extensions bypasses the cache, until each of their types is declared by
-/// [`ignore_extension`](Self::ignore_extension) or [`share_extension`](Self::share_extension). The
-/// layer compares numbers: a middleware that replaces axum's private extension by its own goes
-/// unnoticed.
+/// An extension of a request may identify its visitor. The layer knows those of axum 0.8 (feature
+/// `axum`): of its routing, of `DefaultBodyLimit`, and `ConnectInfo<SocketAddr>`; hyper's
+/// `OnUpgrade`; and Perennial's own. A request with more extensions bypasses the cache, until each
+/// of their types is declared by [`ignore_extension`](Self::ignore_extension) or
+/// [`share_extension`](Self::share_extension). The layer compares numbers: a middleware that
+/// replaces axum's private extension by its own goes unnoticed.
+///
+/// An extension of a response may be what an outer middleware makes the page from, and a stored
+/// page has none. So a response with one that the layer does not know is not stored, unless it is
+/// declared by [`drop_response_extension`](Self::drop_response_extension).
 ///
 /// # Around a router
 ///
@@ -84,6 +88,7 @@ pub struct RefreshLayer {
     pub(super) policy: Refresh,
     pub(super) key: Arc<Key>,
     pub(super) known: Arc<KnownTypes>,
+    pub(super) dropped: Arc<DroppedTypes>,
     pub(super) bypass_if: Vec<Arc<BypassIf>>,
     pub(super) hints: Arc<Hints>,
     pub(super) tags: Tags,
@@ -95,11 +100,17 @@ pub struct RefreshLayer {
 type BypassIf = dyn Fn(&Parts) -> bool + Send + Sync;
 
 impl RefreshLayer {
-    pub(crate) fn with_pages(pages: Arc<Pages>, known: Arc<KnownTypes>, policy: Refresh) -> Self {
+    pub(crate) fn with_pages(
+        pages: Arc<Pages>,
+        known: Arc<KnownTypes>,
+        dropped: Arc<DroppedTypes>,
+        policy: Refresh,
+    ) -> Self {
         Self {
             policy: pages.applied(policy),
             key: Arc::default(),
             known,
+            dropped,
             bypass_if: Vec::new(),
             hints: Arc::default(),
             tags: Tags::default(),
@@ -145,8 +156,8 @@ impl RefreshLayer {
 
     /// Invalidates the pages that a successful unsafe request names (RFC 9111 §4.4). Default: none.
     ///
-    /// When the service answers a method other than GET, HEAD, OPTIONS and TRACE by 2xx or 3xx, the
-    /// layer [invalidates](crate::Perennial::invalidate) the request's own URI, and the URIs of the
+    /// When the service answers a method that is not safe (as GET, HEAD, OPTIONS, QUERY, TRACE and
+    /// WebDAV's PROPFIND, REPORT and SEARCH are) by 2xx or 3xx, the layer [invalidates](crate::Perennial::invalidate) the request's own URI, and the URIs of the
     /// same host in `Location` and `Content-Location`; with [`Key::name`](crate::Key::name) and
     /// [`Key::by`](crate::Key::by), only the request's own key.
     ///
@@ -179,6 +190,27 @@ impl RefreshLayer {
     /// extension of the request that caused the regeneration.
     pub fn share_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
         Arc::make_mut(&mut self.known).declare::<T>(true);
+        self
+    }
+
+    /// Declares that no middleware outside of the layer needs the response's extension of type `T`,
+    /// so that a response which has it is stored without it.
+    ///
+    /// A stored page has no extensions. By default, a response with one that the layer does not
+    /// know is not stored (`detail=response-extension`): an outer middleware may render a page from
+    /// it. The layer knows the extensions of axum, of hyper's client and of tower-http, [`Tags`] and
+    /// [`RefreshAfter`](crate::RefreshAfter).
+    ///
+    /// ```
+    /// # fn f(layer: perennial::layer::RefreshLayer) {
+    /// #[derive(Clone)]
+    /// struct RanIn(std::time::Duration); // for the log of an outer middleware
+    ///
+    /// let layer = layer.drop_response_extension::<RanIn>();
+    /// # }
+    /// ```
+    pub fn drop_response_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
+        Arc::make_mut(&mut self.dropped).declare::<T>();
         self
     }
 }

@@ -12,10 +12,12 @@ mod layer;
 mod outgoing;
 pub(super) mod request;
 mod respond;
+pub(crate) mod response_extensions;
 #[cfg(feature = "axum")]
 mod routing;
 mod service;
 mod target;
+mod type_names;
 pub(crate) mod warm;
 
 pub use layer::RefreshLayer;

@@ -72,7 +72,8 @@ pub(super) fn hint(parts: &Parts, layer: &RefreshLayer) {
 
 /// Returns the reason for a request with an extension that the layer does not know.
 fn undeclared(parts: &Parts, layer: &RefreshLayer) -> Bypass {
-    layer.hints.undeclared(route(parts), &parts.extensions);
+    let names = || layer.known.undeclared(&parts.extensions);
+    layer.hints.undeclared(route(parts), names);
     Bypass::UndeclaredExtension
 }
 

@@ -17,6 +17,8 @@ use axum::{
 use http::{Extensions, Request, Uri};
 use tower_service::Service;
 
+use super::type_names;
+
 /// The number of private extensions that axum's router adds to each request: the parameters of the
 /// path.
 static PRIVATE: LazyLock<usize> = LazyLock::new(|| {
@@ -25,7 +27,7 @@ static PRIVATE: LazyLock<usize> = LazyLock::new(|| {
 });
 
 /// Returns the number of extensions that an `OriginalUri` stands for in a request: itself, and
-/// axum's private ones but for that of [`is_in_nested_service`].
+/// axum's private ones but for those of [`count_private`].
 pub(super) fn count(extensions: &Extensions) -> usize {
     if is_routed(extensions) {
         1 + *PRIVATE
@@ -34,13 +36,42 @@ pub(super) fn count(extensions: &Extensions) -> usize {
     }
 }
 
+/// Returns the number of axum's further private extensions in a request. Code cannot name their
+/// types; if a release of axum or `http` calls them otherwise, such requests bypass the cache.
+pub(super) fn count_private(extensions: &Extensions) -> usize {
+    usize::from(is_in_nested_service(extensions)) + usize::from(has_body_limit(extensions))
+}
+
 /// Returns true if the request has the private extension that stands for a `MatchedPath` below
-/// `nest_service`. Code cannot name the type, but `Debug` of `http::Extensions` does. If a release
-/// prints other names, such requests bypass the cache.
+/// `nest_service`.
 pub(super) fn is_in_nested_service(extensions: &Extensions) -> bool {
     extensions.get::<MatchedPath>().is_none()
         && is_routed(extensions)
-        && format!("{extensions:?}").contains("axum::extract::matched_path::MatchedNestedPath")
+        && type_names::has(extensions, "axum::extract::matched_path::MatchedNestedPath")
+}
+
+/// Returns true if the request has the private extension of `DefaultBodyLimit`, which says how large
+/// a body may be: the same for all visitors of a route, and a GET has none.
+fn has_body_limit(extensions: &Extensions) -> bool {
+    type_names::has(
+        extensions,
+        "axum_core::extract::default_body_limit::DefaultBodyLimitKind",
+    )
+}
+
+/// Returns the names of the types that axum's routing adds to each request and that code cannot
+/// name.
+pub(super) fn private_names() -> Vec<String> {
+    let fallback = run(Router::new().fallback(tell), &Uri::default());
+    let mut names = type_names::all(&fallback.unwrap_or_default());
+    names.extend(
+        [
+            "axum::extract::matched_path::MatchedNestedPath",
+            "axum_core::extract::default_body_limit::DefaultBodyLimitKind",
+        ]
+        .map(str::to_owned),
+    );
+    names
 }
 
 /// Returns true for a request that axum's router has passed on.

@@ -71,7 +71,7 @@ impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for RefreshService<S>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone + Send + 'static,
     S::Future: Send,
-    S::Error: Send + 'static,
+    S::Error: Into<BoxError> + Send + 'static,
     ReqBody: Default + Send + 'static,
     ResBody: Body<Data = Bytes> + Send + 'static,
     ResBody::Error: Into<BoxError>,
@@ -211,7 +211,7 @@ async fn visit<S, ReqBody, ResBody>(
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone + Send + 'static,
     S::Future: Send,
-    S::Error: Send + 'static,
+    S::Error: Into<BoxError> + Send + 'static,
     ReqBody: Default + Send + 'static,
     ResBody: Body<Data = Bytes> + Send + 'static,
     ResBody::Error: Into<BoxError>,

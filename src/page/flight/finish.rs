@@ -85,6 +85,9 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
             cooldown,
         });
         self.flight.failures = self.flight.failures.saturating_add(1);
+        if let Some(newest) = &mut self.flight.newest {
+            newest.failure = Some(failure.clone());
+        }
         if serves_old {
             self.serve_old_for(cooldown);
         } else {
@@ -93,7 +96,7 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
                 // The store may have a version.
                 None => cooldown.min(RECHECK),
             };
-            self.cool_down(cooldown, quiet, as_of);
+            self.cool_down(cooldown, quiet, as_of, Some(failure.clone()));
             self.answer(Answer::Failed(failure));
         }
         cooldown
@@ -264,11 +267,18 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
     }
 
     /// Runs no generator for `time`, and asks the store nothing for the time `quiet`.
-    pub(super) fn cool_down(&mut self, time: Duration, quiet: Duration, as_of: AsOf) {
+    pub(super) fn cool_down(
+        &mut self,
+        time: Duration,
+        quiet: Duration,
+        as_of: AsOf,
+        failure: Option<Failure>,
+    ) {
         self.effect.known = Some(Known::Cooldown {
             until: self.facts.now + time,
             ask_again_at: self.facts.now + quiet,
             failures: self.flight.failures,
+            failure,
             meta: Arc::new(Meta::without_version(
                 self.facts.key,
                 as_of,

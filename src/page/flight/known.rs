@@ -129,6 +129,8 @@ pub(crate) struct Version<B> {
     pub(crate) ask_again_at: Tick,
     /// The expired version may be served until this time, as a regeneration has failed.
     pub(crate) error_grace_until: Tick,
+    /// The last regeneration of this process, if it failed, for explanations.
+    pub(crate) failure: Option<Failure>,
 }
 
 impl<B> Version<B> {
@@ -142,6 +144,7 @@ impl<B> Version<B> {
             replaces: false,
             ask_again_at: Tick(i64::MIN),
             error_grace_until: Tick(i64::MIN),
+            failure: None,
         }
     }
 
@@ -235,6 +238,8 @@ pub(crate) enum Known<B> {
         ask_again_at: Tick,
         /// The number of failures in a row.
         failures: u32,
+        /// The last one, if it was this process's, for explanations.
+        failure: Option<Failure>,
         meta: Arc<Meta>,
     },
 }

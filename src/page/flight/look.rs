@@ -89,7 +89,7 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
                 if self.is_servable_for(remaining) {
                     self.serve_old_for(remaining);
                 } else {
-                    self.cool_down(remaining, remaining, as_of);
+                    self.cool_down(remaining, remaining, as_of, None);
                     self.answer(Answer::Unavailable {
                         retry_in: remaining,
                     });
@@ -147,6 +147,7 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
             until,
             ask_again_at: until.min(self.facts.now + RECHECK),
             failures: self.flight.failures,
+            failure: None,
             meta,
         });
         self.ended(Outcome::DatabaseUnavailable);

@@ -276,7 +276,7 @@ impl<B: Hash> Hash for Publishing<B> {
 
 impl<B: Hash> Hash for Version<B> {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        // No decision reads `replaces`.
+        // No decision reads `replaces` and `failure`.
         let Self {
             page,
             fence,
@@ -286,6 +286,7 @@ impl<B: Hash> Hash for Version<B> {
             replaces: _,
             ask_again_at,
             error_grace_until,
+            failure: _,
         } = self;
         (fence, born, origin, undated, ask_again_at).hash(hasher);
         (error_grace_until, &page.body, page.meta.as_of()).hash(hasher);

@@ -83,6 +83,7 @@ fn cooldown_lasts_until_its_end_or_a_purge() {
         until: Tick(1001 * SECOND),
         ask_again_at: Tick(1001 * SECOND),
         failures: 1,
+        failure: None,
         meta: Arc::new(meta(AsOf::default())),
     };
     let look = |process: &Process| view().look(&process.facts(), || false);
@@ -100,6 +101,7 @@ fn cooldown_that_began_without_the_store_asks_the_store_again_before_the_generat
         until,
         ask_again_at: process.now + S,
         failures: 1,
+        failure: None,
         meta: Arc::new(meta(AsOf::default())),
     };
     process.now = process.now + S;
