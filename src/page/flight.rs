@@ -164,6 +164,8 @@ pub(crate) struct Flight<B> {
     cooldown: Option<(Tick, Arc<Meta>)>,
     /// See [`Facts::not_before`], of the leader. The other visitors are served meanwhile.
     pub(crate) not_before: i64,
+    /// The reason for which the last response was not stored, if it was not.
+    passes: Option<Bypass>,
 }
 
 /// The decision about one event.
@@ -176,6 +178,10 @@ struct Decision<'a, B> {
 impl<B: Clone + PartialEq> Flight<B> {
     /// Creates a flight that has not begun, and the first progress for its visitors.
     pub(crate) fn new(known: Option<Known<B>>, facts: &Facts<'_>) -> (Self, Shown<B>) {
+        let passes = match &known {
+            Some(Known::HitForPass { why, .. }) => Some(*why),
+            _ => None,
+        };
         let (newest, cooldown, failures) = match known {
             Some(Known::Version(version)) => (Some(Version::clone(&version)), None, 0),
             Some(Known::Cooldown {
@@ -197,10 +203,11 @@ impl<B: Clone + PartialEq> Flight<B> {
             held_until: Tick(i64::MIN),
             cooldown,
             not_before: 0,
+            passes,
         };
         let mut decision = Decision::new(&mut flight, facts);
         if decision.cools_down().is_none() {
-            decision.show_stale(false);
+            decision.show(Shown::Looking);
         }
         let shown = decision.effect.shown.unwrap_or(Shown::Looking);
         (flight, shown)
@@ -225,6 +232,13 @@ impl<B: Clone + PartialEq> Flight<B> {
             }) => Some(new.born + facts.patience),
             _ => None,
         }
+    }
+
+    /// Returns true from the publish on, or from a failure on: what is left is to release the lease.
+    /// Then memory has the result, and a request that finds it stale starts the next regeneration,
+    /// which begins after the release.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Releasing)
     }
 
     /// Returns true while the flight waits for another process.

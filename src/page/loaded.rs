@@ -38,13 +38,17 @@ struct State {
 }
 
 impl Pages {
-    /// Puts the version of this key, which was read after the start, into memory for its first visitor.
-    pub(super) fn loaded(&self, key: &str, policy: &Refresh) -> Option<Known> {
-        let (entry, asked) = locked(&self.loaded.0).entries.remove(key)?;
-        let version = Version::stored(key, entry, asked, policy, None);
-        let known = Known::Version(Arc::new(version));
-        self.memory.insert(key, known.clone());
-        Some(known)
+    /// Puts the version of this key, which was read after the start, into memory for its first
+    /// visitor, unless memory knows the key.
+    pub(super) fn take_loaded(&self, key: &str, policy: &Refresh) {
+        let taken = locked(&self.loaded.0).entries.remove(key);
+        let Some((entry, asked)) = taken else {
+            return;
+        };
+        if self.memory.get(key).is_none() {
+            let version = Version::stored(key, entry, asked, policy, None);
+            self.memory.insert(key, Known::Version(Arc::new(version)));
+        }
     }
 
     /// Reads the pages that were generated or read last, once, beside the memory tier: at most a

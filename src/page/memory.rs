@@ -26,12 +26,35 @@ pub(crate) struct Memory(Cache<String, Known, Weight, RandomState, Evictions>);
 #[derive(Clone)]
 struct Evictions(Observer);
 
+/// What has left memory by one call. The cache drops it after its own lock: then the keys are
+/// reported, and the values end. A subscriber of the log, or the `Drop` of a value of the
+/// application, may call the site.
+#[derive(Default)]
+struct Left {
+    observer: Option<Observer>,
+    evicted: Vec<String>,
+    values: Vec<Known>,
+}
+
 impl Lifecycle<String, Known> for Evictions {
-    type RequestState = ();
+    type RequestState = Left;
 
     // Not called for a key whose value is replaced, as `on_evict` is.
-    fn before_evict(&self, (): &mut (), key: &String, _: &mut Known) {
-        self.0.evicted(key);
+    fn before_evict(&self, left: &mut Left, key: &String, _: &mut Known) {
+        left.observer.get_or_insert_with(|| self.0.clone());
+        left.evicted.push(key.clone());
+    }
+
+    fn on_evict(&self, left: &mut Left, _: String, value: Known) {
+        left.values.push(value);
+    }
+}
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        if let Some(observer) = &self.observer {
+            self.evicted.iter().for_each(|key| observer.evicted(key));
+        }
     }
 }
 

@@ -5,16 +5,15 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
-use bytes::Bytes;
-use http::{Response, StatusCode};
+use http::{HeaderMap, Response, StatusCode};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     clock::{duration, micros},
-    extensions::Tags,
+    extensions::{RefreshAfter, Tags},
     http::terms::{self, Terms},
     key,
     page::{
@@ -206,10 +205,10 @@ impl Meta {
     }
 
     /// Adds the times that the response declares.
-    pub(super) fn of_response(self, response: &Response<Bytes>) -> Self {
+    pub(super) fn of_response(self, status: StatusCode, headers: &HeaderMap) -> Self {
         Self {
-            status: response.status(),
-            declared: terms::declared(response.headers()).map(Box::new),
+            status,
+            declared: terms::declared(headers).map(Box::new),
             ..self
         }
     }
@@ -261,6 +260,19 @@ impl Meta {
         terms.early = policy.early_after(terms.interval, self.lead);
         terms
     }
+}
+
+/// Returns the interval that a response would have, generated now.
+pub(crate) fn interval_of<B>(response: &Response<B>, policy: &Refresh) -> Duration {
+    let after = response.extensions().get::<RefreshAfter>();
+    let metadata = Metadata {
+        refresh_after: after.map(|RefreshAfter(after)| *after),
+        ..Metadata::default()
+    };
+    let mut meta = Meta::new("", metadata).of_response(response.status(), response.headers());
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    meta.timed(policy, [micros(now.unwrap_or_default()); 2]);
+    meta.terms(policy).interval
 }
 
 impl Verdicts for Invalidations {

@@ -41,19 +41,21 @@ use crate::{
     event::{Bypass, Observer, Stats},
     mode::Mode,
     policy::Refresh,
+    timing::RECHECK,
 };
 
 use capacity::Reads;
 use elsewhere::Elsewhere;
 use loaded::Loaded;
 use memory::Memory;
+use parts::Run;
 use sync::Schedule;
 
 pub(crate) use flight::{Accepts, Facts, Freshness};
 pub(crate) use generator::{Failure, Generate, Generator};
 pub(crate) use invalidate::written;
 pub(crate) use invalidation::{Invalidations, Target};
-pub(crate) use meta::{Meta, Metadata};
+pub(crate) use meta::{Meta, Metadata, interval_of};
 pub(crate) use representation::Representations;
 
 /// The answer to a visitor.
@@ -88,7 +90,6 @@ pub(crate) struct Pages {
     /// The headers that a warning has named; see [`Pages::warn_of_retagging`].
     retagging: Mutex<HashSet<HeaderName>>,
     pub(crate) settings: Settings,
-    /// The keys that this process regenerates, with the progress that visitors watch.
     running: Mutex<Running>,
     /// The name of the layer in events about content of
     /// [`Perennial::content`](crate::Perennial::content).
@@ -120,7 +121,15 @@ pub(crate) struct Settings {
     pub(crate) mode: Mode,
 }
 
-type Running = HashMap<String, watch::Sender<Shown>>;
+/// The regenerations of this process.
+#[derive(Default)]
+struct Running {
+    /// Those that visitors may join, with the progress that visitors watch.
+    flights: HashMap<String, watch::Sender<Shown>>,
+    /// Those that are over but for the release of their leases. The next one of a key begins when the
+    /// channel closes.
+    releasing: HashMap<String, watch::Receiver<()>>,
+}
 
 impl Pages {
     pub(crate) fn new(store: Store, observer: Observer, settings: Settings) -> Self {
@@ -176,7 +185,7 @@ impl Pages {
         Stats {
             requests: counters.requests(),
             regenerations: counters.regenerations(),
-            running: locked(&self.running).len(),
+            running: locked(&self.running).flights.len(),
             memory_entries: self.memory.len(),
             memory_bytes: self.memory.weight(),
             memory_capacity: self.settings.memory_capacity,
@@ -202,12 +211,59 @@ impl Pages {
         }
     }
 
-    /// Runs a request of the application on a permit, which its regeneration shares. Waits for the
-    /// permit.
-    pub(crate) async fn permitted<T>(&self, request: impl Future<Output = T>) -> T {
-        let permit = Arc::clone(&self.permits).acquire_owned().await;
-        let permit = permit.ok().map(Arc::new);
-        parts::watched(request, permit, Duration::ZERO).await.0
+    /// Runs a request of the application on a permit, which its regeneration shares. `caller`: the
+    /// run that sends the request. A generator's requests run on its own permit, as all permits may
+    /// be those of generators that wait for such requests. Otherwise waits for a permit.
+    pub(crate) async fn permitted<T>(
+        &self,
+        caller: Option<Arc<Run>>,
+        request: impl Future<Output = T>,
+    ) -> T {
+        let (chain, permit) = match caller {
+            Some(run) => (run.chain(), run.permit()),
+            None => {
+                let permit = Arc::clone(&self.permits).acquire_owned().await;
+                (None, permit.ok().map(Arc::new))
+            }
+        };
+        let run = Arc::new(Run::request(chain, permit));
+        run.carry_out(request).await
+    }
+
+    /// Returns what tells this site from others in the process.
+    pub(crate) fn address(&self) -> parts::Site {
+        parts::Site(std::ptr::from_ref(self).addr())
+    }
+
+    /// Visits as a part of the content that `run` generates: an invalidated version is waited for, so
+    /// that no content is stored with it, for as long as the run has time. The content takes the part
+    /// over.
+    pub(crate) async fn visit_as_part(
+        self: &Arc<Self>,
+        key: &str,
+        policy: &Refresh,
+        run: &Run,
+        placeholder: bool,
+        generate: impl FnOnce() -> Generate,
+    ) -> (Answer, bool) {
+        let until = run.waits_until();
+        let accepts = Accepts {
+            placeholder,
+            not_before: until.map_or(0, |_| i64::MAX),
+        };
+        let visit = self.visit(key, policy, accepts, generate);
+        let visited = match until {
+            None => Ok(visit.await),
+            Some(until) => tokio::time::timeout_at(until, visit).await,
+        };
+        let (answer, leads) = visited.unwrap_or((Answer::Unavailable { retry_in: RECHECK }, false));
+        let answer = self.or_servable(answer, key, policy);
+        let part = match &answer {
+            Answer::Version(version) => Some(&**version),
+            Answer::Pass(_) | Answer::Failed(_) | Answer::Unavailable { .. } => None,
+        };
+        run.inherit(part, &self.facts(key, policy));
+        (answer, leads)
     }
 
     /// Lets the layers tell authors the epochs of their changes, and read these from requests.
@@ -265,7 +321,9 @@ impl Pages {
             return Err(matches!(view, Known::Version(_)));
         }
         let is_busy = || {
-            self.is_closing() || locked(&self.running).contains_key(key) || self.is_elsewhere(key)
+            self.is_closing()
+                || locked(&self.running).flights.contains_key(key)
+                || self.is_elsewhere(key)
         };
         let answer = view.look(&self.facts_at(key, policy, now), is_busy)?;
         self.note_read(key, &answer);

@@ -1,7 +1,21 @@
-//! Parts: a generator's calls for other content, whose keys, tags and intervals the result takes over.
+//! What a generator is made from: its calls for other content and for the pages of inner layers,
+//! whose keys, tags and intervals the result takes over.
+//!
+//! A [`Run`] is one run of a generator, as everything that runs inside of it sees it. It is found by
+//! a value of the task, or, where a middleware hands the request to another task, in the request's
+//! extensions.
 
-use std::{cell::RefCell, collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fmt,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
+use perennial_store::locked;
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
 use super::{Facts, Freshness, Version};
@@ -10,19 +24,51 @@ use super::{Facts, Freshness, Version};
 /// content.
 const MOST: usize = 256;
 
-/// The permit of a regeneration, which the regenerations of its parts share.
+/// The permit of a regeneration, which everything that it starts shares.
 pub(super) type Permit = Arc<OwnedSemaphorePermit>;
 
 tokio::task_local! {
-    /// The regeneration whose generator this task runs.
-    static WHOLE: Whole;
+    /// The run that this task carries out.
+    static RUN: Arc<Run>;
 }
 
-struct Whole {
-    inherited: RefCell<Inherited>,
+/// The number of runs in this process. While there is none, a visitor's request reads no task-local
+/// value.
+static RUNNING: AtomicUsize = AtomicUsize::new(0);
+
+/// A run of a generator, or of a request that the application sends by `warm` or `regenerate`.
+pub(crate) struct Run {
+    /// False: the application's request, whose pages are no parts of anything.
+    is_generator: bool,
+    /// The generator of this run, or that has started it.
+    chain: Option<Arc<Chain>>,
+    inherited: Mutex<Inherited>,
     permit: Option<Permit>,
     /// The end of the waits for parts.
     until: Instant,
+}
+
+/// A generator and those that wait for it.
+#[derive(Debug)]
+pub(crate) struct Chain {
+    site: Site,
+    key: Arc<str>,
+    outer: Option<Arc<Self>>,
+}
+
+/// The address of a site in memory, which tells it from other sites of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Site(pub(crate) usize);
+
+impl Chain {
+    fn has(&self, site: Site, key: &str) -> bool {
+        let is_it = self.site == site && *self.key == *key;
+        is_it
+            || self
+                .outer
+                .as_ref()
+                .is_some_and(|outer| outer.has(site, key))
+    }
 }
 
 /// The keys, tags and intervals of parts, for the content that is made from them.
@@ -58,73 +104,171 @@ impl Inherited {
             self.is_provisional = true;
         } else {
             let interval = meta.terms(facts.policy).interval;
-            let left = interval.saturating_sub(version.age(facts.now));
-            let ends = Instant::now().checked_add(left);
-            self.ends = self.ends.into_iter().chain(ends).min();
+            self.end_in(interval.saturating_sub(version.age(facts.now)));
         }
-        self.bound(meta.key());
     }
 
-    fn bound(&mut self, part: &str) {
-        if self.keys.len() + self.tags.len() > MOST {
-            if !self.of_all {
-                tracing::warn!(
-                    part,
-                    "content has more than {MOST} parts and tags: each invalidation makes the content stale; give a list as one value, in place of its items"
-                );
-            }
+    fn end_in(&mut self, left: Duration) {
+        let ends = Instant::now().checked_add(left);
+        self.ends = self.ends.into_iter().chain(ends).min();
+    }
+
+    /// Returns true if the names have just become too many.
+    fn bound(&mut self) -> bool {
+        let are_too_many = self.keys.len() + self.tags.len() > MOST;
+        let is_new = are_too_many && !self.of_all;
+        if are_too_many {
             self.of_all = true;
             self.keys.clear();
             self.tags.clear();
         }
+        is_new
     }
 }
 
-/// Runs a generator on a permit. Its calls for parts wait until three quarters of `timeout` have
-/// passed at most, which leaves the generator time to end.
-pub(super) async fn watched<T>(
-    generator: impl Future<Output = T>,
-    permit: Option<Permit>,
-    timeout: Duration,
-) -> (T, Inherited) {
-    let run = async {
-        let generated = generator.await;
-        (generated, WHOLE.with(|whole| whole.inherited.take()))
-    };
-    let now = Instant::now();
-    let whole = Whole {
-        inherited: RefCell::default(),
-        permit,
-        until: now.checked_add(timeout / 4 * 3).unwrap_or(now),
-    };
-    WHOLE.scope(whole, run).await
+impl Run {
+    /// A run of the generator of this key, on a permit. `outer`: the generators that wait for it. Its
+    /// calls for parts wait until three quarters of `timeout` have passed at most, which leaves the
+    /// generator time to end.
+    pub(super) fn generator(
+        site: Site,
+        key: &Arc<str>,
+        outer: Option<Arc<Chain>>,
+        permit: Option<Permit>,
+        timeout: Duration,
+    ) -> Self {
+        let now = Instant::now();
+        let key = Arc::clone(key);
+        Self {
+            is_generator: true,
+            chain: Some(Arc::new(Chain { site, key, outer })),
+            inherited: Mutex::default(),
+            permit,
+            until: now.checked_add(timeout / 4 * 3).unwrap_or(now),
+        }
+    }
+
+    /// A request of the application, on a permit.
+    pub(super) fn request(outer: Option<Arc<Chain>>, permit: Option<Permit>) -> Self {
+        Self {
+            is_generator: false,
+            chain: outer,
+            inherited: Mutex::default(),
+            permit,
+            until: Instant::now(),
+        }
+    }
+
+    /// Carries out the run in this task.
+    pub(crate) async fn carry_out<T>(self: Arc<Self>, work: impl Future<Output = T>) -> T {
+        struct Counted;
+        impl Drop for Counted {
+            fn drop(&mut self) {
+                RUNNING.fetch_sub(1, Relaxed);
+            }
+        }
+        RUNNING.fetch_add(1, Relaxed);
+        let _counted = Counted;
+        RUN.scope(self, work).await
+    }
+
+    /// Returns what the parts so far hand on, and begins anew.
+    pub(super) fn inherited(&self) -> Inherited {
+        std::mem::take(&mut *locked(&self.inherited))
+    }
+
+    pub(super) fn permit(&self) -> Option<Permit> {
+        self.permit.clone()
+    }
+
+    pub(super) fn chain(&self) -> Option<Arc<Chain>> {
+        self.chain.clone()
+    }
+
+    /// Returns true for the run of a generator, and false for a request of the application.
+    pub(crate) fn is_generator(&self) -> bool {
+        self.is_generator
+    }
+
+    /// Returns true if the generator of this key has started this run, directly or through others.
+    pub(crate) fn is_within(&self, site: Site, key: &str) -> bool {
+        self.chain
+            .as_ref()
+            .is_some_and(|chain| chain.has(site, key))
+    }
+
+    /// Returns the end of the waits for parts; `None`: there is no time left.
+    pub(crate) fn waits_until(&self) -> Option<Instant> {
+        Some(self.until).filter(|until| *until > Instant::now())
+    }
+
+    /// Takes over a part. `None`: it is missing.
+    pub(crate) fn inherit(&self, part: Option<&Version>, facts: &Facts<'_>) {
+        let Some(version) = part else {
+            locked(&self.inherited).is_provisional = true;
+            return;
+        };
+        self.change(version.page.meta.key(), |inherited| {
+            inherited.add(version, facts)
+        });
+    }
+
+    /// Takes over a response that an inner layer has passed on: its tags, and its interval.
+    pub(crate) fn inherit_passed(&self, tags: &[String], interval: Duration) {
+        self.change("", |inherited| {
+            inherited.tags.extend(tags.iter().cloned());
+            inherited.end_in(interval);
+        });
+    }
+
+    fn change(&self, part: &str, change: impl FnOnce(&mut Inherited)) {
+        let are_too_many = {
+            let mut inherited = locked(&self.inherited);
+            change(&mut inherited);
+            inherited.bound()
+        };
+        // Not under the lock: a subscriber of the log may call the site.
+        if are_too_many {
+            tracing::warn!(
+                part,
+                "content has more than {MOST} parts and tags: each invalidation makes the content stale; give a list as one value, in place of its items"
+            );
+        }
+    }
 }
 
-/// Returns the end of the waits for parts, within a generator.
-pub(crate) fn waits_until() -> Option<Instant> {
-    let until = WHOLE.try_with(|whole| whole.until).ok();
-    until.filter(|until| *until > Instant::now())
+impl fmt::Debug for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Run")
+            .field("chain", &self.chain)
+            .finish_non_exhaustive()
+    }
 }
 
-/// Reports a part to the generator that this task runs, if there is one. `None`: the part is
-/// missing.
-pub(crate) fn inherit(part: Option<&Version>, facts: &Facts<'_>) {
-    let _ = WHOLE.try_with(|whole| match part {
-        Some(version) => whole.inherited.borrow_mut().add(version, facts),
-        None => whole.inherited.borrow_mut().is_provisional = true,
-    });
+/// Returns the run that this task carries out, if there is one.
+#[inline]
+pub(crate) fn current() -> Option<Arc<Run>> {
+    if RUNNING.load(Relaxed) == 0 {
+        return None;
+    }
+    RUN.try_with(Arc::clone).ok()
+}
+
+/// Returns the run that this task carries out, if it is a generator's.
+#[inline]
+pub(crate) fn generator() -> Option<Arc<Run>> {
+    current().filter(|run| run.is_generator)
+}
+
+/// Returns true if this task runs the generator of this key, or one that it waits for: to wait for
+/// the key would be to wait for itself.
+pub(crate) fn waits_for_itself(site: Site, key: &str) -> bool {
+    current().is_some_and(|run| run.is_within(site, key))
 }
 
 /// Adds tags to the content whose generator this task runs, if there is one.
 pub(crate) fn attach(tags: impl Iterator<Item = String>) {
-    let _ = WHOLE.try_with(|whole| {
-        let inherited = &mut *whole.inherited.borrow_mut();
-        inherited.tags.extend(tags);
-        inherited.bound("");
-    });
-}
-
-/// Returns the permit of the regeneration whose generator this task runs.
-pub(super) fn permit() -> Option<Permit> {
-    WHOLE.try_with(|whole| whole.permit.clone()).ok().flatten()
+    if let Some(run) = generator() {
+        run.change("", |inherited| inherited.tags.extend(tags));
+    }
 }

@@ -53,7 +53,7 @@ impl Page {
         };
         let retagged_by =
             before.and_then(|before| entity_tag::changed_by(before.response(), &response).cloned());
-        let meta = Meta::new(key, metadata).of_response(&response);
+        let meta = Meta::new(key, metadata).of_response(response.status(), response.headers());
         let age_before = terms::age(response.headers());
         let plain = Representation::new(response, meta.stored.modified);
         Self {

@@ -30,16 +30,21 @@ struct Task {
     key: Arc<str>,
     policy: Refresh,
     flight: Flight<Representations>,
-    shown: watch::Sender<Shown>,
+    /// `None`: visitors cannot watch this regeneration any more, as it is over.
+    shown: Option<watch::Sender<Shown>>,
+    /// The regeneration of this key before this one, until it has released its lease.
+    before: Option<watch::Receiver<()>>,
+    /// Closes at the end of this regeneration. `Some`: the lease is being released.
+    releasing: Option<watch::Sender<()>>,
     given: Generate,
+    /// The generators that wait for this regeneration.
+    outer: Option<Arc<parts::Chain>>,
     /// The permit of the regeneration that this one is a part of.
     lent: Option<parts::Permit>,
     permit: Option<parts::Permit>,
     /// See [`Facts::held`].
     held: bool,
     lease: Option<Lease>,
-    /// The key has left the list of running flights.
-    left: bool,
     /// Known when the generator begins.
     reason: Reason,
     /// The begin of the generator, while the generator runs.
@@ -55,6 +60,7 @@ struct Task {
 impl Task {
     /// Runs to the end, also without visitors, once its own generator has begun.
     async fn run(mut self) {
+        self.wait_for_release().await;
         // Memory is empty until the process knows the invalidations from before its start.
         let begun = match self.pages.know().await {
             Ok(()) => Event::Begun,
@@ -119,14 +125,55 @@ impl Task {
                 self.pages.compress(&newest.page);
             }
         }
-        if let Some(shown) = shown {
+        // First the key is free for the next regeneration: a visitor who is answered below may come
+        // again at once, and find the page invalidated.
+        let progress = match self.flight.is_over() {
+            true => self.leave(true),
+            false => self.shown.clone(),
+        };
+        if let (Some(shown), Some(progress)) = (shown, progress) {
             let begins_to_wait = matches!(shown, Shown::Elsewhere);
-            let before = self.shown.send_replace(shown);
+            let before = progress.send_replace(shown);
             if begins_to_wait && !matches!(before, Shown::Elsewhere) {
                 self.waits();
             }
         }
         next
+    }
+
+    /// Waits until the regeneration before has released its lease. The time that its statements may
+    /// take bounds the wait; the lease that is not released by then will be found held.
+    async fn wait_for_release(&mut self) {
+        if let Some(mut before) = self.before.take() {
+            let limit = self.pages.store.limit().saturating_mul(2);
+            let closed = async { while before.changed().await.is_ok() {} };
+            let _ = tokio::time::timeout(limit, closed).await;
+        }
+    }
+
+    /// Takes the key from the list of running regenerations, so that a request can start the next
+    /// one. `releases`: the next one has to wait until this one ends. Returns the channel of the
+    /// visitors who watch; dropping it closes it.
+    fn leave(&mut self, releases: bool) -> Option<watch::Sender<Shown>> {
+        let progress = self.shown.take()?;
+        let (sender, receiver) = watch::channel(());
+        let mut running = locked(&self.pages.running);
+        let watched = running.flights.remove(&*self.key);
+        if releases {
+            running.releasing.insert(self.key.to_string(), receiver);
+            self.releasing = Some(sender);
+        }
+        drop(running);
+        // Dropped after the lock: it may have the last version of its content, whose value is the
+        // application's.
+        drop(watched);
+        Some(progress)
+    }
+
+    /// Returns true while a visitor watches.
+    fn is_watched(&self) -> bool {
+        let progress = self.shown.as_ref();
+        progress.is_some_and(|progress| progress.receiver_count() > 0)
     }
 
     fn carry_out(&mut self, step: Step) -> Action {
@@ -255,17 +302,20 @@ impl Task {
     /// removes the key from the list of running flights, and returns false.
     async fn is_awaited(&mut self) -> bool {
         for _ in 0..10 {
-            if self.shown.receiver_count() > 0 || self.pages.is_closing() {
+            if self.is_watched() || self.pages.is_closing() {
                 return true;
             }
             tokio::time::sleep(RECHECK / 10).await;
         }
-        let mut running = locked(&self.pages.running);
-        if self.shown.receiver_count() > 0 {
-            return true;
-        }
-        running.remove(&*self.key);
-        self.left = true;
+        let left = {
+            let mut running = locked(&self.pages.running);
+            if self.is_watched() {
+                return true;
+            }
+            (running.flights.remove(&*self.key), self.shown.take())
+        };
+        // After the lock, as in `leave`.
+        drop(left);
         false
     }
 
@@ -277,8 +327,14 @@ impl Task {
 impl Drop for Task {
     /// Lets another request start a regeneration, after a panic, too.
     fn drop(&mut self) {
-        if !self.left {
-            locked(&self.pages.running).remove(&*self.key);
+        drop(self.leave(false));
+        if let Some(releasing) = self.releasing.take() {
+            let own = releasing.subscribe();
+            let mut running = locked(&self.pages.running);
+            let listed = running.releasing.get(&*self.key);
+            if listed.is_some_and(|listed| listed.same_channel(&own)) {
+                running.releasing.remove(&*self.key);
+            }
         }
     }
 }

@@ -234,10 +234,15 @@ impl Perennial {
                  `sidebar/top-10` (keys of routes begin with `/`)"
             )));
         }
-        let until = parts::waits_until();
+        if parts::waits_for_itself(pages.address(), key) {
+            return Err(Error::invalid(format!(
+                "the generator of {key:?} asks for {key:?} itself, directly or through another one, and would wait for itself"
+            )));
+        }
+        let run = parts::generator();
         let answer = if pages.is_off() {
             pages.unstored(key, generate()).await
-        } else if until.is_none()
+        } else if run.is_none()
             && let Ok(answer) = pages.look(key, &policy, pages.now())
         {
             answer
@@ -249,34 +254,27 @@ impl Perennial {
                 readable,
                 retention: None,
             };
-            let accepts = Accepts {
-                placeholder: has_placeholder,
-                // Invalidated parts are waited for, so that no page is stored with old ones.
-                not_before: until.map_or(0, |_| i64::MAX),
-            };
-            let visit = pages.visit(key, &policy, accepts, generate);
-            match until {
-                None => visit.await.0,
-                Some(until) => {
-                    let visited = tokio::time::timeout_at(until, visit).await;
-                    let answer = match visited {
-                        Ok((answer, _)) => answer,
-                        Err(_) => Answer::Unavailable { retry_in: RECHECK },
+            match run {
+                Some(run) => {
+                    let visit = pages.visit_as_part(key, &policy, &run, has_placeholder, generate);
+                    visit.await.0
+                }
+                None => {
+                    let accepts = Accepts {
+                        placeholder: has_placeholder,
+                        ..Accepts::default()
                     };
-                    pages.or_servable(answer, key, &policy)
+                    pages.visit(key, &policy, accepts, generate).await.0
                 }
             }
         };
-        let version = match answer {
+        match answer {
             Answer::Version(version) => Ok(version),
             Answer::Failed(failure) => Err(Error::generator(failure.error)),
             Answer::Unavailable { retry_in } => Err(Error::unavailable(retry_in)),
             // The site shuts down, or a purge has overtaken the generator.
             Answer::Pass(_) => Err(Error::unavailable(RECHECK)),
-        };
-        let part = version.as_deref().ok();
-        parts::inherit(part, &pages.facts(key, &policy));
-        version
+        }
     }
 }
 

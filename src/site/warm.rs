@@ -17,7 +17,11 @@ use crate::{
         future::oneshot,
         refresh::warm::{self, Purpose},
     },
-    page::{Pages, explain::Explanation},
+    page::{
+        Pages,
+        explain::Explanation,
+        parts::{self, Run},
+    },
     timing::WARMING_AT_ONCE,
 };
 
@@ -155,15 +159,17 @@ impl Perennial {
         let visits: Vec<Visit> = pages.into_iter().map(Into::into).collect();
         let of = visits.len();
         let at_once = Arc::new(Semaphore::new(WARMING_AT_ONCE));
+        // The tasks below are not in this one's generator.
+        let caller = parts::current();
         let (mut tasks, mut paths) = (JoinSet::new(), HashMap::new());
         for Visit { path, request } in visits {
             let (service, at_once) = (service.clone(), Arc::clone(&at_once));
-            let pages = Arc::clone(&self.pages);
+            let (pages, caller) = (Arc::clone(&self.pages), caller.clone());
             let task = tasks.spawn(async move {
                 // The semaphore is never closed.
                 let _turn = at_once.acquire_owned().await;
                 match request {
-                    Some(request) => answer(&pages, service, request, purpose).await,
+                    Some(request) => answer(&pages, caller, service, request, purpose).await,
                     None => Some(Served::Bypass(Bypass::NoKey)),
                 }
             });
@@ -197,12 +203,18 @@ fn get(from: Request<()>) -> Request<Empty<Bytes>> {
 }
 
 /// Returns the layer's answer to a GET like this request.
-async fn answer<S>(pages: &Pages, service: S, from: Request<()>, purpose: Purpose) -> Option<Served>
+async fn answer<S>(
+    pages: &Pages,
+    caller: Option<Arc<Run>>,
+    service: S,
+    from: Request<()>,
+    purpose: Purpose,
+) -> Option<Served>
 where
     S: Service<Request<Empty<Bytes>>>,
 {
     let visit = warm::own(oneshot(service, get(from)), purpose);
-    match pages.permitted(visit).await {
+    match pages.permitted(caller, visit).await {
         (Ok(_), served) => served,
         (Err(_), _) => Some(Served::Failed),
     }

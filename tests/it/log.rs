@@ -61,6 +61,9 @@ pub(crate) fn listen() {
         let subscriber = registry().with(lines);
         #[cfg(feature = "compression")]
         let subscriber = subscriber.with(crate::compression::listener());
+        let is_calling = dynamic_filter_fn(|_, _| crate::reentrancy::is_calling());
+        let is_calling = is_calling.with_max_level_hint(LevelFilter::DEBUG);
+        let subscriber = subscriber.with(crate::reentrancy::CallsTheSite.with_filter(is_calling));
         tracing::subscriber::set_global_default(subscriber).expect("the only one");
     });
 }

@@ -1,13 +1,22 @@
 //! The leader generates, followers wait or get the old page, and no visitor gets an expired page;
 //! almost always in one process and in virtual time.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 
+use axum::{Router, http::StatusCode, response::IntoResponse, routing::get as route};
 use perennial::{Perennial, Refresh};
+use perennial_testing::{self as testing, Database};
+use tokio::task::JoinSet;
 
 use crate::{
     paused::{Shared, here},
-    support::{HANG, Origin, get, page, patient, until},
+    support::{Crowd, Folder, HANG, Origin, get, page, patient, rounds, serve_origin, until},
 };
 
 const SHORT: Duration = Duration::from_millis(300);
@@ -119,5 +128,140 @@ async fn a_publish_that_fails_takes_no_permit() {
     assert!(
         lock.is_some_and(|lock| lock.holder.is_some()),
         "it is not tried any more"
+    );
+}
+
+/// From the publish on, the regeneration is over: a request that finds the page stale before the
+/// lease is released starts the next one, though nobody else comes. In a database that takes its
+/// time, so that the release does.
+#[tokio::test(start_paused = true)]
+async fn stale_page_is_regenerated_although_its_lease_is_being_released() {
+    let database = Database::new();
+    database.slow_down(Duration::from_millis(100));
+    let site = database.open(Perennial::builder()).expect("opens");
+    let origin = Origin::default();
+    // Stale at once.
+    let policy = Refresh::every(Duration::ZERO).in_background();
+    let app = here(origin.router().layer(site.layer(policy)));
+    for round in 0..5 {
+        let path = format!("/{round}");
+        let crowd = Crowd::visit(10, &[app], &path).rest().await;
+        assert!(
+            crowd.iter().all(|reply| reply.run() == 2 * round + 1),
+            "{crowd:?}"
+        );
+        // The publish has answered these visitors, and the release takes a while.
+        let again = get(app, &path).await;
+        assert_eq!(again.run(), 2 * round + 1);
+        assert!(
+            again.took < Duration::from_millis(50),
+            "nobody waits: {again:?}"
+        );
+        testing::advance(Duration::from_secs(1)).await;
+        assert_eq!(
+            origin.begun(),
+            2 * round + 2,
+            "the last visitor's regeneration"
+        );
+    }
+}
+
+/// The same after a failure, without a cooldown.
+#[tokio::test(start_paused = true)]
+async fn failed_page_is_generated_again_although_its_lease_is_being_released() {
+    let database = Database::new();
+    database.slow_down(Duration::from_millis(100));
+    let site = database.open(Perennial::builder()).expect("opens");
+    let origin = Origin::default();
+    origin.status(500);
+    let policy = Refresh::every(Duration::from_secs(60)).cooldown(Duration::ZERO);
+    let app = here(origin.router().layer(site.layer(policy)));
+    for run in 1..5 {
+        assert_eq!(get(app, "/").await.run(), run);
+    }
+}
+
+/// In real time, on a file.
+#[tokio::test(flavor = "multi_thread")]
+async fn invalidated_page_is_regenerated_by_the_next_visit_however_soon_it_comes() {
+    let folder = Folder::new();
+    let site = folder.site().await;
+    let policy = Refresh::every(Duration::from_secs(3600)).in_background();
+    let (origin, address) = serve_origin(&site, policy).await;
+    for round in 0..rounds(100, 20) {
+        let page = format!("/{round}");
+        get(address, &page).await;
+        site.invalidate(&page).await.expect("is stored");
+        get(address, &page).await;
+        until("the invalidated page is regenerated", async || {
+            origin.ended() == 2 * (round + 1)
+        })
+        .await;
+    }
+}
+
+/// When a hit-for-pass ends, one request finds out whether the response may be stored now, and the
+/// others pass, for as long as that takes (Varnish: hit-for-miss).
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_a_response_that_was_not_stored_the_last_time() {
+    const RUN: Duration = Duration::from_secs(2);
+    let private = ([("set-cookie", "a=b")], StatusCode::OK);
+    let created = ([("x-own", "1")], StatusCode::CREATED);
+    for (headers, status) in [private, created] {
+        let site = Shared::new().site();
+        let page = route(async move || {
+            tokio::time::sleep(RUN).await;
+            (status, headers, "page")
+        });
+        let policy = Refresh::every(Duration::from_secs(10));
+        let app = here(Router::new().route("/", page.layer(site.layer(policy))));
+        get(app, "/").await;
+        let mut visits = JoinSet::new();
+        for _ in 0..600 {
+            visits.spawn(get(app, "/"));
+            testing::advance(Duration::from_millis(100)).await;
+        }
+        let replies = visits.join_all().await;
+        let waited = replies.iter().filter(|reply| reply.took > RUN).count();
+        // One probe each ten seconds.
+        assert!(
+            (1..=7).contains(&waited),
+            "{waited} of {} waited",
+            replies.len()
+        );
+        assert!(replies.iter().all(|reply| reply.took <= 2 * RUN));
+    }
+}
+
+/// A page that may be stored again is stored by the probe.
+#[tokio::test(start_paused = true)]
+async fn response_that_may_be_stored_again_is_stored_by_the_probe() {
+    let site = Shared::new().site();
+    let is_private = Arc::new(AtomicBool::new(true));
+    let page = {
+        let is_private = Arc::clone(&is_private);
+        route(async move || {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            match is_private.load(SeqCst) {
+                true => ([("cache-control", "private")], "page").into_response(),
+                false => "page".into_response(),
+            }
+        })
+    };
+    let policy = Refresh::every(Duration::from_secs(10));
+    let app = here(Router::new().route("/", page.layer(site.layer(policy))));
+    get(app, "/").await;
+    is_private.store(false, SeqCst);
+    testing::advance(Duration::from_secs(11)).await;
+    let crowd = Crowd::visit(20, &[app], "/").rest().await;
+    let passed = crowd
+        .iter()
+        .filter(|reply| reply.header("cache-status").contains("detail=private"));
+    assert_eq!(passed.count(), 19);
+    testing::advance(Duration::from_millis(10)).await;
+    let next = get(app, "/").await;
+    assert!(
+        next.header("cache-status").contains("; hit"),
+        "{next:?} {crowd:?}"
     );
 }

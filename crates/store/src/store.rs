@@ -151,25 +151,34 @@ impl Store {
 
     /// Records the outcome of a step. Returns true if every step works.
     fn note(&self, step: &'static str, error: Option<&Error>) -> bool {
-        let mut failing = locked(&self.0.failing);
-        match error {
-            Some(error) => {
-                let error = &*with_causes(error);
-                match failing.insert(step, Instant::now()) {
-                    None => self.tell(&Note::DatabaseUnavailable { step, error }),
-                    Some(_) => {
-                        tracing::debug!(target: "perennial::database", error, "the database still fails");
+        // Told after the lock: a subscriber may ask the site for its figures.
+        let (mut back, mut is_known) = (Vec::new(), false);
+        let works = {
+            let mut failing = locked(&self.0.failing);
+            match error {
+                Some(_) => is_known = failing.insert(step, Instant::now()).is_some(),
+                None => failing.retain(|failed, at| {
+                    let stays = *failed != step && at.elapsed() < FAILURE_COUNTS;
+                    if !stays {
+                        back.push(*failed);
                     }
+                    stays
+                }),
+            }
+            failing.is_empty()
+        };
+        for step in back {
+            self.tell(&Note::DatabaseBack { step });
+        }
+        if let Some(error) = error {
+            let error = &*with_causes(error);
+            match is_known {
+                false => self.tell(&Note::DatabaseUnavailable { step, error }),
+                true => {
+                    tracing::debug!(target: "perennial::database", error, "the database still fails");
                 }
             }
-            None => failing.retain(|failed, at| {
-                let stays = *failed != step && at.elapsed() < FAILURE_COUNTS;
-                if !stays {
-                    self.tell(&Note::DatabaseBack { step: failed });
-                }
-                stays
-            }),
         }
-        failing.is_empty()
+        works
     }
 }

@@ -82,6 +82,21 @@ impl Admission {
     /// After a refusal, and until two periods have passed without a refusal, a new key is admitted
     /// only at its second request.
     pub(super) fn admits(&self, key: &str, now: Tick) -> Admitted {
+        let (admitted, is_told) = self.decide(key, now);
+        if is_told {
+            tracing::warn!(
+                key,
+                limit = self.limit,
+                "the layer stores no further keys that are asked for only once: the service answers such requests (logged once a minute). \
+                 If visitors invent keys, name the parameters of the key by `.key(Key::new().query([\u{2026}]))`; if there are so many pages, \
+                 raise `.max_keys(\u{2026})`"
+            );
+        }
+        admitted
+    }
+
+    /// Decides, and returns true if a line in the log is due.
+    fn decide(&self, key: &str, now: Tick) -> (Admitted, bool) {
         let hash = self.hasher.hash_one(key);
         let mut keys = locked(&self.keys);
         let keys = &mut *keys;
@@ -103,11 +118,11 @@ impl Admission {
         };
         if was_asked && keys.again.len() < self.limit {
             keys.again.current.insert(hash);
-            return admitted;
+            return (admitted, false);
         }
         if was_admitted || (!was_full && keys.once.len() < self.limit) {
             keys.once.current.insert(hash);
-            return admitted;
+            return (admitted, false);
         }
         keys.full = Some(now);
         if self.limit > 0 {
@@ -117,20 +132,13 @@ impl Admission {
             group.rotate_right(1);
             group[0] = hash;
         }
-        if keys
+        let is_due = keys
             .logged
-            .is_none_or(|logged| now >= logged + TOO_MANY_KEYS_LOG)
-        {
+            .is_none_or(|logged| now >= logged + TOO_MANY_KEYS_LOG);
+        if is_due {
             keys.logged = Some(now);
-            tracing::warn!(
-                key,
-                limit = self.limit,
-                "the layer stores no further keys that are asked for only once: the service answers such requests (logged once a minute). \
-                 If visitors invent keys, name the parameters of the key by `.key(Key::new().query([\u{2026}]))`; if there are so many pages, \
-                 raise `.max_keys(\u{2026})`"
-            );
         }
-        Admitted::No
+        (Admitted::No, is_due)
     }
 
     /// Returns true if a request for this key would be refused. Changes nothing.

@@ -16,7 +16,7 @@ use crate::{
     extensions::{RefreshAfter, Tags},
     http::stored,
     layer::{body::read, future::oneshot as call},
-    page::{Failure, Generated},
+    page::{Failure, Generated, parts},
 };
 
 /// The most bytes of a failed response that are logged.
@@ -25,7 +25,7 @@ const SHOWN: usize = 200;
 /// One run of the service as a generator.
 pub(super) async fn generate<S, ReqBody, ResBody>(
     shared: Arc<Shared<S>>,
-    request: Request<ReqBody>,
+    mut request: Request<ReqBody>,
 ) -> Generated
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
@@ -34,8 +34,11 @@ where
     ResBody::Error: Into<BoxError>,
 {
     let (layer, service) = (&shared.layer, shared.inner());
-    let generating = request.extensions().get::<Generating>();
-    let missed = generating.map_or_else(Arc::default, |it| Arc::clone(&it.missed));
+    let mut missed = Arc::default();
+    if let Some(generating) = request.extensions_mut().get_mut::<Generating>() {
+        missed = Arc::clone(&generating.missed);
+        generating.run = parts::current();
+    }
     let failed = |error: BoxError, response| {
         // axum's answer to a handler that asks for an extension which is not there says so.
         let names_one = error.to_string().contains("extension");

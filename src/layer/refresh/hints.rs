@@ -10,6 +10,7 @@ pub(super) struct Hints {
     undeclared: AtomicBool,
     response_extensions: AtomicBool,
     private: AtomicBool,
+    itself: AtomicBool,
     authorization: AtomicBool,
     cookie: AtomicBool,
     upgrade: AtomicBool,
@@ -58,6 +59,17 @@ impl Hints {
                 "a response has `Set-Cookie`, `private` or `no-store`, so the layer gives it to nobody, and this GET has run a second time, \
                  with the visitor's own request (logged once for each layer). Later requests run once. If such a GET changes something, or \
                  counts, let it bypass the cache by `bypass_if`, or put it on a route without the layer"
+            );
+        }
+    }
+
+    /// A generator asks for the page of this key, which it generates.
+    pub(super) fn waits_for_itself(&self, key: &str) {
+        if !self.itself.swap(true, Relaxed) {
+            tracing::warn!(
+                key,
+                "a handler asks for its own page while it generates the page, and would wait for itself: the request is answered by 508 \
+                 (logged once for each layer)"
             );
         }
     }

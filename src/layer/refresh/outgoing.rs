@@ -121,10 +121,23 @@ pub(super) fn give<B>(
 pub(super) fn unavailable(retry_in: Duration) -> Response<Bytes> {
     let seconds = seconds(retry_in);
     let body = format!("This page is not ready. Please try again in {seconds} s.\n");
+    let mut response = message(StatusCode::SERVICE_UNAVAILABLE, body);
+    let after = HeaderValue::from(seconds);
+    response.headers_mut().insert(header::RETRY_AFTER, after);
+    response
+}
+
+/// Returns a 508 for the handler that has asked for its own page.
+pub(super) fn waits_for_itself(key: &str) -> Response<Bytes> {
+    let body = format!("The page {key} asks for itself while it is generated.\n");
+    message(StatusCode::LOOP_DETECTED, body)
+}
+
+/// Returns a response of the layer's own, which nobody may store.
+fn message(status: StatusCode, body: String) -> Response<Bytes> {
     let mut response = Response::new(Bytes::from(body));
-    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    *response.status_mut() = status;
     let headers = response.headers_mut();
-    headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     let text = HeaderValue::from_static("text/plain; charset=utf-8");
     headers.insert(header::CONTENT_TYPE, text);

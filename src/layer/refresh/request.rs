@@ -15,6 +15,7 @@ use crate::{
     http::fields::list,
     key::{Part, normal},
     layer::{RefreshLayer, refresh::keying::Resource},
+    page::parts::{self, Run},
 };
 
 /// The mark of a generator's request, in its extensions.
@@ -25,6 +26,16 @@ pub(super) struct Generating {
     key: Arc<str>,
     /// The names of the ignored extensions of the visitor's request.
     pub(super) missed: Arc<[&'static str]>,
+    /// The generator's run, once it has begun. A middleware may hand the request to another task.
+    pub(super) run: Option<Arc<Run>>,
+}
+
+/// Returns the run that a request belongs to: a generator's, or one of the application's own requests.
+#[inline]
+pub(super) fn run_of(parts: &Parts) -> Option<Arc<Run>> {
+    let generating = parts.extensions.get::<Generating>();
+    let run = generating.and_then(|generating| generating.run.clone());
+    run.or_else(parts::current)
 }
 
 /// Returns the resource of a request, or the reason why the request goes to the service.
@@ -48,6 +59,12 @@ pub(super) fn resource<'a>(
     let resource = resource.ok_or(Bypass::NoKey)?;
     match parts.extensions.get::<Generating>() {
         Some(generating) if *generating.key == resource.key => Err(Bypass::OuterLayer),
+        // A layer between the two has another key.
+        Some(Generating { run: Some(run), .. })
+            if run.is_within(layer.pages.address(), &resource.key) =>
+        {
+            Err(Bypass::OuterLayer)
+        }
         _ => Ok(resource),
     }
 }
@@ -173,7 +190,11 @@ pub(super) fn to_generate(
     }
     let missed = layer.known.share(&parts.extensions, extensions).into();
     let key = (&*resource.key).into();
-    extensions.insert(Generating { key, missed });
+    extensions.insert(Generating {
+        key,
+        missed,
+        run: None,
+    });
     Ok(generating)
 }
 

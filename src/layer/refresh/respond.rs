@@ -150,6 +150,59 @@ impl RefreshLayer {
         response
     }
 
+    /// Returns a version for a generator, whose result is stored by an outer layer: without the headers
+    /// by which this layer speaks to a client, as those of the outer layer hold.
+    pub(super) fn give_to_generator<B>(
+        &self,
+        version: &Version,
+        parts: &Parts,
+        now: Tick,
+    ) -> Response<ResponseBody<B>> {
+        let representation = &version.page.body.plain;
+        let made_at = version.made_at();
+        let ttl = version.ttl(now, &self.policy, &self.pages.invalidations);
+        let hit = HitFacts::new(made_at, now, ttl, self.policy.browser_cache);
+        self.served(Handling::Hit { ttl: hit.ttl });
+        let head = parts.method == Method::HEAD;
+        let mut response =
+            outgoing::give(&representation.content, representation.hit.clone(), head);
+        HitValues::with(
+            hit,
+            || now - made_at,
+            |values| {
+                let values = [
+                    Some(&values.age),
+                    None,
+                    values.date.as_ref(),
+                    None,
+                    None,
+                    None,
+                ];
+                representation.fill(response.headers_mut(), values);
+            },
+        );
+        response
+    }
+
+    /// Refuses a request of a generator for the page that it generates.
+    pub(super) fn refuse_itself<B>(
+        &self,
+        key: &str,
+        parts: &Parts,
+        now: Tick,
+    ) -> Response<ResponseBody<B>> {
+        let failure = Failure {
+            response: Some(outgoing::waits_for_itself(key).into()),
+            ..Failure::new(format!("the generator of {key:?} asks for itself"))
+        };
+        let why = (Forward::Bypass, false);
+        match self.respond(Answer::Failed(failure), parts, now, why, None) {
+            Ok(response) => response,
+            // A failure has a response.
+            Err(_) => Response::new(ResponseBody::default()),
+        }
+    }
+
     /// Emits the event of a request that goes to the service.
     pub(super) fn bypassed<B>(&self, request: &Request<B>, reason: Bypass) {
         if reason == Bypass::Method {

@@ -17,6 +17,7 @@ use super::{
 };
 use crate::{
     event::{Bypass, Served},
+    extensions::Tags,
     http::cache_status::{Forward, Handling},
     layer::{
         RefreshLayer, ResponseBody, ResponseFuture,
@@ -24,7 +25,7 @@ use crate::{
         invalidate::{Change, is_safe},
         own_writes,
     },
-    page::{Accepts, Answer, Generate, Target},
+    page::{Accepts, Answer, Generate, Target, interval_of, parts::Run},
     timing::BRIEF_RETENTION,
 };
 
@@ -108,10 +109,19 @@ where
             return pass(parts, body, Bypass::Off);
         }
         let now = layer.pages.now();
+        let run = request::run_of(&parts);
+        if let Some(run) = &run
+            && run.is_within(layer.pages.address(), &resource.key)
+        {
+            layer.hints.waits_for_itself(&resource.key);
+            let response = layer.refuse_itself(&resource.key, &parts, now);
+            return ResponseFuture::ready(response);
+        }
+        let run = run.filter(|run| run.is_generator());
         let own = layer.pages.reads_own_writes();
         let own = own.then(|| own_writes::told(&parts.headers)).flatten();
         match layer.pages.look(&resource.key, &layer.policy, now) {
-            Ok(Answer::Version(version)) if !warm::forces() && own.is_none() => {
+            Ok(Answer::Version(version)) if !warm::forces() && own.is_none() && run.is_none() => {
                 ResponseFuture::ready(layer.give(&version, &parts, now, None))
             }
             Ok(answer) if !warm::forces() && !matches!(answer, Answer::Version(_)) => {
@@ -137,7 +147,12 @@ where
                 let forward = if stale { Forward::Stale } else { Forward::Miss };
                 let shared = Arc::clone(&self.0);
                 let request = (parts, body, resource);
-                ResponseFuture::waiting(visit(shared, request, forward, retention, own))
+                let visit = visit(shared, request, forward, retention, own, run.clone());
+                match run {
+                    // What this starts belongs to the run, in whichever task it is polled.
+                    Some(run) => ResponseFuture::waiting(run.carry_out(visit)),
+                    None => ResponseFuture::waiting(visit),
+                }
             }
         }
     }
@@ -160,9 +175,16 @@ async fn pass<S, ReqBody, ResBody>(
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
 {
+    let run = request::run_of(&parts).filter(|run| run.is_generator());
     let request = Request::from_parts(parts, body);
     shared.layer.bypassed(&request, why);
     let mut response = call(shared.inner(), request).await?;
+    // The content that `run` generates is made from this response, which the layer would have stored.
+    if let Some(run) = run.filter(|_| why != Bypass::Method) {
+        let tags = response.extensions().get::<Tags>().cloned();
+        let Tags(tags) = tags.unwrap_or_default().and(&*shared.layer.tags.0);
+        run.inherit_passed(&tags, interval_of(&response, &shared.layer.policy));
+    }
     if why != Bypass::Method {
         shared.layer.key.add_vary(response.headers_mut());
     }
@@ -200,13 +222,14 @@ where
 }
 
 /// Answers a request that memory cannot answer. `retention`: see [`Generate::retention`]. `own`: the
-/// epoch of the visitor's own change.
+/// epoch of the visitor's own change. `run`: the generator that sends the request.
 async fn visit<S, ReqBody, ResBody>(
     shared: Arc<Shared<S>>,
     (parts, body, resource): (Parts, ReqBody, Resource<'static>),
     forward: Forward,
     retention: Option<Duration>,
     own: Option<i64>,
+    run: Option<Arc<Run>>,
 ) -> Result<Response<ResponseBody<ResBody>>, S::Error>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone + Send + 'static,
@@ -235,14 +258,20 @@ where
     };
     let arrived = layer.pages.now();
     let policy = warm::policy(layer.policy);
-    let (answer, leads) = match warm::forces() {
-        true => {
+    let (answer, leads) = match (warm::forces(), &run) {
+        (false, Some(run)) => {
+            let visit = layer
+                .pages
+                .visit_as_part(&resource.key, &policy, run, false, make);
+            visit.await
+        }
+        (true, _) => {
             layer
                 .pages
                 .regenerate(&resource.key, &policy, make, warm::failed)
                 .await
         }
-        false => {
+        (false, None) => {
             let mut accepts = Accepts::default();
             if let Some(epoch) = own {
                 accepts.not_before = layer.pages.caught_up_to(epoch).await;
@@ -257,6 +286,9 @@ where
         }
     };
     let now = layer.pages.now();
+    if let (Some(_), Answer::Version(version)) = (&run, &answer) {
+        return Ok(layer.give_to_generator(version, &parts, now));
+    }
     match layer.respond(answer, &parts, now, (forward, !leads), Some(arrived)) {
         Ok(response) => Ok(response),
         Err(why) => pass(Arc::clone(&shared), (parts, body), forward, why).await,

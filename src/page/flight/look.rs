@@ -127,9 +127,7 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
             false => backoff(POLL_PAUSES, self.flight.polls).min(longest),
         };
         self.flight.polls += 1;
-        if !self.show_stale(false) {
-            self.effect.shown = Some(Shown::Elsewhere);
-        }
+        self.show(Shown::Elsewhere);
         let until = self.facts.now + pause;
         self.enter(Phase::Waiting { until }, Step::Wait);
     }
@@ -168,7 +166,7 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
 
     pub(super) fn generate(&mut self, lease: Option<i64>, as_of: AsOf) {
         if !self.show_stale(true) {
-            self.effect.shown = Some(Shown::First);
+            self.show(Shown::First);
         }
         let generating = Phase::Generating {
             lease,
@@ -186,6 +184,17 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
         };
         let newest = self.flight.newest.as_ref();
         newest.is_some_and(|newest| newest.freshness(&facts).is_servable())
+    }
+
+    /// Offers the old version to visitors, if it is servable, or else lets them pass where the last
+    /// response was not stored, or else shows this progress.
+    pub(super) fn show(&mut self, otherwise: Shown<B>) {
+        if !self.show_stale(false) {
+            self.effect.shown = Some(match self.flight.passes {
+                Some(why) => Shown::Passing(why),
+                None => otherwise,
+            });
+        }
     }
 
     /// Offers the old version to visitors, if the version is servable. Returns true if so.

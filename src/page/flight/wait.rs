@@ -20,6 +20,10 @@ pub(crate) enum Shown<B> {
     First,
     /// No version can be served yet. Another process holds the lease.
     Elsewhere,
+    /// The last response was not stored, for this reason, and the regeneration finds out whether the
+    /// next one may be (Varnish: hit-for-miss). The leader waits; the service itself answers the
+    /// others, who would otherwise wait for a response that is not shared.
+    Passing(Bypass),
     /// The answer is known. The regeneration may still be publishing or releasing.
     Done(Answer<B>),
 }
@@ -115,6 +119,14 @@ impl<B: Clone + PartialEq> Shown<B> {
                     (Freshness::Expired | Freshness::Purged, false) => first,
                 }
             }
+            Self::Passing(why) if !visitor.leads => return Next::Answer(Answer::Pass(*why)),
+            Self::Passing(why) => {
+                let until = limit(policy.timeout.max(facts.statement));
+                return match facts.now < until {
+                    true => Next::Until(until),
+                    false => Next::Answer(Answer::Pass(*why)),
+                };
+            }
             // The policy's timeout bounds the leader's own generator.
             Self::First if visitor.leads => Tick(i64::MAX),
             Self::First | Self::Elsewhere => first,
@@ -135,6 +147,7 @@ impl<B: Clone + PartialEq> Shown<B> {
     pub(crate) fn lost(self, facts: &Facts<'_>) -> Answer<B> {
         match self {
             Self::Done(answer) => answer,
+            Self::Passing(why) => Answer::Pass(why),
             Self::Stale { version, .. } if version.freshness(facts).is_servable() => {
                 Answer::Version(version)
             }

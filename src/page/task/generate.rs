@@ -1,4 +1,7 @@
-use std::{sync::Arc, time::SystemTime};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use http::HeaderName;
 use perennial_store::locked;
@@ -12,7 +15,7 @@ use crate::{
     page::{
         Answer, Event, Failure, Generator, Metadata, Page, Pages, Version,
         flight::{AsOf, Generated, Origin},
-        parts::{self, Inherited},
+        parts::{self, Inherited, Run},
     },
 };
 
@@ -52,7 +55,9 @@ impl Pages {
 
     /// Runs a generator for one caller, and stores nothing.
     pub(crate) async fn unstored(&self, key: &str, generator: Generator) -> Answer {
-        match generator.await {
+        let outer = parts::current().and_then(|run| run.chain());
+        let run = Run::generator(self.address(), &key.into(), outer, None, Duration::ZERO);
+        match Arc::new(run).carry_out(generator).await {
             Generated::Content(response) => {
                 let page = Page::new(key, response, Metadata::default(), None);
                 let version = Version::new(Arc::new(page), 0, self.now(), Origin::Unsaved);
@@ -71,7 +76,17 @@ impl Task {
             // A flight has one step that runs the generator.
             return Box::pin(std::future::pending());
         };
-        let run = parts::watched(generator, self.permit.clone(), self.policy.timeout);
+        let run = Arc::new(Run::generator(
+            self.pages.address(),
+            &self.key,
+            self.outer.take(),
+            self.permit.clone(),
+            self.policy.timeout,
+        ));
+        let run = async move {
+            let generated = Arc::clone(&run).carry_out(generator).await;
+            (generated, run.inherited())
+        };
         let task = tokio::spawn(run.in_current_span());
         let mut task = AbortOnDropHandle::new(task);
         let key = self.key.clone();

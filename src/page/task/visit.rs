@@ -66,6 +66,7 @@ impl Pages {
                         }
                     }
                     Next::Restart(until) => {
+                        // Until the regeneration is over: its channel closes then.
                         let end = async { while progress.changed().await.is_ok() {} };
                         if tokio::time::timeout(until - facts.now, end).await.is_ok() {
                             continue 'restart;
@@ -85,13 +86,17 @@ impl Pages {
         accepts: Accepts,
         generate: &mut Option<impl FnOnce() -> Generate>,
     ) -> Result<(watch::Receiver<Shown>, bool), Answer> {
-        let mut running = locked(&self.running);
-        if let Some(progress) = running.get(key) {
+        self.take_loaded(key, policy);
+        // What ends with this block does so after the lock: the last reference to a version drops a
+        // value of the application's.
+        let (view, mut running);
+        running = locked(&self.running);
+        if let Some(progress) = running.flights.get(key) {
             return Ok((progress.subscribe(), false));
         }
         // A regeneration may have ended since the first look at memory. The task writes to memory
-        // before the key leaves `running`.
-        let view = self.memory.get(key).or_else(|| self.loaded(key, policy));
+        // before the key leaves the list.
+        view = self.memory.get(key);
         if let Some(view) = view.clone()
             && let Ok(answer) = view.look(&self.facts_for(key, policy, accepts), || {
                 self.is_elsewhere(key)
@@ -113,8 +118,10 @@ impl Pages {
         let (mut flight, shown) = Flight::new(view, &facts);
         flight.not_before = accepts.not_before;
         let (sender, progress) = watch::channel(shown);
-        running.insert(key.to_owned(), sender.clone());
+        running.flights.insert(key.to_owned(), sender.clone());
+        let before = running.releasing.get(key).cloned();
         drop(running);
+        let run = parts::current();
         // The task exists before the caller's closure runs: if the closure panics, the drop of
         // the task lets another request start.
         let mut task = Task {
@@ -122,13 +129,15 @@ impl Pages {
             pages: Arc::clone(self),
             key: key.into(),
             policy: *policy,
-            shown: sender,
+            shown: Some(sender),
+            before,
+            releasing: None,
             given: Generate::default(),
-            lent: parts::permit(),
+            outer: run.as_ref().and_then(|run| run.chain()),
+            lent: run.and_then(|run| run.permit()),
             permit: None,
             held: false,
             lease: None,
-            left: false,
             reason: Reason::Requested,
             began: None,
             took: Duration::ZERO,

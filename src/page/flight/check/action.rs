@@ -78,7 +78,7 @@ impl World {
         if !self.is_asking() {
             add(Action::Tick(None));
             for process in &self.processes {
-                let lease = process.run.as_ref().and_then(|run| run.lease);
+                let lease = process.acting().and_then(|run| run.lease);
                 if lease.is_some() && self.has(Fault::Unextended) {
                     add(Action::Tick(Some(process.number)));
                 }
@@ -124,7 +124,7 @@ impl World {
                 add(action);
             }
         }
-        let Some(run) = &process.run else { return };
+        let Some(run) = process.acting() else { return };
         if process.is_due(self.setup)
             && (!matches!(run.doing, Doing::Generating(_)) || self.has(Fault::Slow))
         {

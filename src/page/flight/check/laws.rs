@@ -44,6 +44,11 @@ impl Process {
                     "S13: no leader waits longer than the soft timeout while there is a servable version",
                 );
             }
+            if matches!(self.view, Some(Known::HitForPass { .. })) && !waiting.visitor.leads {
+                return Err(
+                    "S22: nobody but the leader waits for a response that was not stored the last time",
+                );
+            }
             if waited > LONGEST {
                 return Err("S13: each visitor is answered in time");
             }
@@ -110,7 +115,7 @@ impl World {
         }
         let lock = self.database.lock;
         for process in &self.processes {
-            let lease = process.run.as_ref().and_then(|run| run.lease);
+            let lease = process.acting().and_then(|run| run.lease);
             let Some(lease) = lease.filter(|lease| !lease.lost && lease.until > NOW) else {
                 continue;
             };

@@ -34,7 +34,7 @@ impl Model for Setup {
             Err(property) => steps.broken(action, property),
         });
         for process in &world.processes {
-            if let Some(run) = &process.run {
+            for run in process.run.iter().chain(&process.releasing) {
                 seen.push(names::phase(&run.state.phase));
             }
         }
@@ -72,7 +72,7 @@ impl World {
         let [first, second] = &self.processes;
         let is_free = self.database.lock.owner == 0 || self.database.lock.expires <= NOW;
         let is_idle = |process: &Process| {
-            process.run.is_none() && process.sleep.is_none() && process.late.is_none()
+            process.acting().is_none() && process.sleep.is_none() && process.late.is_none()
         };
         let fresh = [first, second].map(|process| process.is_fresh(self.setup));
         // Each revision of the code has a version of its own.
@@ -90,7 +90,7 @@ impl World {
             if process.late.is_some() {
                 actions.push(Action::DropLate(number));
             }
-            if process.closing && process.run.is_none() {
+            if process.closing && process.acting().is_none() {
                 actions.push(Action::Crash(number));
                 continue;
             }
@@ -100,7 +100,7 @@ impl World {
             if process.is_behind(&self.database) {
                 actions.push(Action::Sync(number));
             }
-            match process.run.as_ref().map(|run| run.doing) {
+            match process.acting().map(|run| run.doing) {
                 Some(Doing::Statement { reply: None, .. }) => actions.push(Action::Run(number)),
                 Some(Doing::Statement { .. }) => actions.push(Action::Answer(number)),
                 Some(Doing::Generating(_)) => {
@@ -134,7 +134,7 @@ impl Process {
             _ => false,
         };
         self.sleep.is_none()
-            && (self.is_due(setup) || self.run.as_ref().is_some_and(|run| is_overdue(&run.doing)))
+            && (self.is_due(setup) || self.acting().is_some_and(|run| is_overdue(&run.doing)))
     }
 
     fn is_fresh(&self, setup: &Setup) -> Option<i64> {

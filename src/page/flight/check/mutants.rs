@@ -127,6 +127,16 @@ fn unsaved_version_that_is_renewed_is_found() {
 }
 
 #[test]
+fn release_that_counts_as_a_regeneration_is_found() {
+    is_found(Mutant::ReleasingCountsAsRunning, &[Invalidation], "S23");
+}
+
+#[test]
+fn visitors_who_wait_for_the_end_of_a_hit_for_pass_are_found() {
+    is_found(Mutant::FollowersWaitForTheProbe, &[Unshareable], "S22");
+}
+
+#[test]
 fn lease_that_is_never_released_is_found() {
     is_found(Mutant::LeaseNeverReleased, &[], "S15");
 }

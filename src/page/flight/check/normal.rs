@@ -17,7 +17,7 @@ use crate::{
             check::{
                 content::Read,
                 database::{Database, FREE, Reply, Row, Statement},
-                process::{Doing, Process},
+                process::{Doing, Process, Run},
                 setup::{NOW, OLDEST, SECOND},
                 world::World,
             },
@@ -62,7 +62,7 @@ pub(super) fn normal(world: &World) -> u64 {
         process.number = 0;
         // Afterwards the lease is not known.
         process.held = process.held.filter(|held| NOW < held.until);
-        let doing = process.run.as_mut().map(|run| &mut run.doing);
+        let doing = process.acting_mut().map(|run| &mut run.doing);
         if let Some(Doing::Statement { reply, .. }) = doing
             && let Some(Reply::Probed { entry, .. }) = reply
             && let Some(entry) = entry
@@ -151,38 +151,43 @@ impl Process {
         if let Some(statement) = &mut self.late {
             of_statement(statement, each);
         }
-        let Some(run) = &mut self.run else { return };
-        of_state(&mut run.state, each);
-        match &mut run.progress {
-            Shown::Stale { version, .. } | Shown::Done(Answer::Version(version)) => {
-                of_version(Arc::make_mut(version), each);
+        for run in self.run.iter_mut().chain(&mut self.releasing) {
+            of_run(run, each);
+        }
+    }
+}
+
+fn of_run(run: &mut Run, each: &mut impl FnMut(Part<'_>)) {
+    of_state(&mut run.state, each);
+    match &mut run.progress {
+        Shown::Stale { version, .. } | Shown::Done(Answer::Version(version)) => {
+            of_version(Arc::make_mut(version), each);
+        }
+        Shown::Looking | Shown::First | Shown::Elsewhere | Shown::Passing(_) | Shown::Done(_) => {}
+    }
+    if let Doing::Statement {
+        statement,
+        asked,
+        reply,
+    } = &mut run.doing
+    {
+        of_statement(statement, each);
+        each(Time(asked));
+        match reply {
+            Some(Reply::Probed { entry, lock, .. }) => {
+                each(Fence(&mut lock.fence));
+                each(Failures(&mut lock.failures));
+                entry
+                    .iter_mut()
+                    .for_each(|entry| each(Fence(&mut entry.fence)));
             }
-            Shown::Looking | Shown::First | Shown::Elsewhere | Shown::Done(_) => {}
+            Some(Reply::Tried(Some(fence))) => each(Fence(fence)),
+            Some(Reply::Tried(None) | Reply::Learned(_) | Reply::Done(_)) | None => {}
         }
-        if let Doing::Statement {
-            statement,
-            asked,
-            reply,
-        } = &mut run.doing
-        {
-            of_statement(statement, each);
-            each(Time(asked));
-            match reply {
-                Some(Reply::Probed { entry, lock, .. }) => {
-                    each(Fence(&mut lock.fence));
-                    each(Failures(&mut lock.failures));
-                    entry
-                        .iter_mut()
-                        .for_each(|entry| each(Fence(&mut entry.fence)));
-                }
-                Some(Reply::Tried(Some(fence))) => each(Fence(fence)),
-                Some(Reply::Tried(None) | Reply::Learned(_) | Reply::Done(_)) | None => {}
-            }
-        }
-        if let Some(lease) = &mut run.lease {
-            of_row(&mut lease.row, each);
-            each(Until(&mut lease.until));
-        }
+    }
+    if let Some(lease) = &mut run.lease {
+        of_row(&mut lease.row, each);
+        each(Until(&mut lease.until));
     }
 }
 
@@ -256,8 +261,9 @@ impl<B: Hash> Hash for Flight<B> {
             held_until,
             cooldown,
             not_before: _,
+            passes,
         } = self;
-        (newest, phase, failures, held_until, cooldown).hash(hasher);
+        (newest, phase, failures, held_until, cooldown, passes).hash(hasher);
     }
 }
 

@@ -23,6 +23,9 @@ pub(super) struct Process {
     pub(super) known: ModelList,
     pub(super) view: Option<Known<Read>>,
     pub(super) run: Option<Run>,
+    /// The regeneration that is over but for the release of its lease. The next one begins
+    /// afterwards.
+    pub(super) releasing: Option<Run>,
     /// The lease of the other process, as far as this process knows.
     pub(super) held: Option<HeldElsewhere>,
     /// The leader, and a follower.
@@ -70,6 +73,8 @@ pub(super) struct Run {
     pub(super) has_permit: bool,
     /// For the properties: the store has not answered the latest statement.
     pub(super) is_away: bool,
+    /// False while the regeneration before releases its lease.
+    pub(super) has_begun: bool,
 }
 
 #[derive(Clone, Copy, Debug, Hash)]
@@ -128,6 +133,7 @@ impl Process {
             },
             view: None,
             run: None,
+            releasing: None,
             held: None,
             waiting: [None, None],
             sleep: None,
@@ -167,13 +173,14 @@ impl Process {
             permits,
             has_permit: false,
             is_away: false,
+            has_begun: false,
         };
         if let Some(Known::Cooldown { until, .. }) = &self.view
             && NOW < *until
         {
             around.seen.push("the store is asked during a cooldown");
         }
-        let run = self.run.insert(run);
+        self.run = Some(run);
         self.waiting[0] = Some(Waiting {
             visitor: Visitor {
                 leads: true,
@@ -182,12 +189,32 @@ impl Process {
             anew: false,
             slept: false,
         });
+        self.begin(around)
+    }
+
+    /// Begins the regeneration that waits for the one before, if that has released its lease.
+    pub(super) fn begin(&mut self, around: &mut Around<'_>) -> Result<(), Broken> {
+        let is_new = self.known.is_new;
+        let is_free = self.releasing.is_none();
+        let Some(run) = self.run.as_mut().filter(|run| is_free && !run.has_begun) else {
+            around.seen.push("regeneration waits for a release");
+            return self.serve(around);
+        };
+        run.has_begun = true;
         if self.known.complete {
             return self.on(Event::Begun, around);
         }
-        let is_new = self.known.is_new;
         run.ask(Statement::Learn { is_new });
         self.serve(around)
+    }
+
+    /// Returns the regeneration that acts: the next one does nothing before the release.
+    pub(super) fn acting(&self) -> Option<&Run> {
+        self.releasing.as_ref().or(self.run.as_ref())
+    }
+
+    pub(super) fn acting_mut(&mut self) -> Option<&mut Run> {
+        self.releasing.as_mut().or(self.run.as_mut())
     }
 
     /// Tells the regeneration of an event, until the regeneration waits for another one.
@@ -245,7 +272,27 @@ impl Process {
                 next = self.carry_out(step, around)?;
             }
         }
-        self.serve(around)
+        self.serve(around)?;
+        self.leave(around)
+    }
+
+    /// A regeneration that is over lets visitors start the next one.
+    fn leave(&mut self, around: &mut Around<'_>) -> Result<(), Broken> {
+        let is_over = self.run.as_ref().is_some_and(|run| run.state.is_over());
+        if !is_over || around.setup.mutant == Some(Mutant::ReleasingCountsAsRunning) {
+            return Ok(());
+        }
+        if self.releasing.is_some() {
+            return Err("S15: a regeneration begins after the release of the one before");
+        }
+        let run = self.run.take();
+        self.releasing.clone_from(&run);
+        let Some(run) = run else { return Ok(()) };
+        // Those who wait for the next version.
+        for waiting in std::mem::take(&mut self.waiting).into_iter().flatten() {
+            self.leave_ended(&run, waiting, around)?;
+        }
+        Ok(())
     }
 
     /// Delivers the regeneration's [`Event::Due`]. A regeneration that waits for another process

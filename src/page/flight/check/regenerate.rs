@@ -145,7 +145,7 @@ impl Process {
 
     /// Delivers the answer of the statement.
     pub(super) fn answer(&mut self, around: &mut Around<'_>) -> Result<(), Broken> {
-        let Some(run) = &mut self.run else {
+        let Some(run) = self.acting_mut() else {
             return Ok(());
         };
         let Doing::Statement {
@@ -192,14 +192,34 @@ impl Process {
                 Event::Published(done)
             }
             (Statement::Remove { .. }, Reply::Done(_)) => return self.removed(around),
-            (_, Reply::Done(_)) => Event::Released,
+            (_, Reply::Done(_)) => return self.released(around),
         };
         self.on(event, around)
     }
 
+    /// The lease is released: the regeneration ends, and the next one begins.
+    fn released(&mut self, around: &mut Around<'_>) -> Result<(), Broken> {
+        // A mutant's regeneration is still the running one.
+        let Some(mut run) = self.releasing.take() else {
+            return self.on(Event::Released, around);
+        };
+        if run.lease.is_some() {
+            return Err("S15: a regeneration that has ended holds no lease");
+        }
+        let step = run.state.on(&self.facts(around.setup), Event::Released);
+        match step.next {
+            Some(Step::End) => around.seen.push(names::step(&Step::End)),
+            _ => return Err("S15: a regeneration ends with the release of its lease"),
+        }
+        match &self.run {
+            Some(run) if !run.has_begun => self.begin(around),
+            _ => Ok(()),
+        }
+    }
+
     /// The store does not answer the statement. `late`: the database may run the statement later.
     pub(super) fn give_up(&mut self, late: bool, around: &mut Around<'_>) -> Result<(), Broken> {
-        let Some(run) = &mut self.run else {
+        let Some(run) = self.acting_mut() else {
             return Ok(());
         };
         let Doing::Statement { statement, .. } = run.doing else {
@@ -216,7 +236,7 @@ impl Process {
         }
         let event = match statement {
             Statement::Remove { .. } => return self.removed(around),
-            Statement::Release { .. } => Event::Released,
+            Statement::Release { .. } => return self.released(around),
             _ => Event::Away,
         };
         self.on(event, around)
@@ -224,14 +244,16 @@ impl Process {
 
     /// Goes on with the release.
     fn removed(&mut self, around: &mut Around<'_>) -> Result<(), Broken> {
-        let release = Step::Release {
-            cooldown: Duration::ZERO,
-            removes: false,
+        let Some(run) = self.acting_mut() else {
+            return Ok(());
         };
-        let event = self.carry_out(release, around)?;
-        match event {
-            Some(event) => self.on(event, around),
-            None => self.serve(around),
+        match run.lease.take() {
+            Some(Lease { row, .. }) => {
+                let cooldown = Duration::ZERO;
+                run.ask(Statement::Release { row, cooldown });
+                self.serve(around)
+            }
+            None => self.released(around),
         }
     }
 

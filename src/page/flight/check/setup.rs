@@ -88,6 +88,10 @@ pub(super) enum Mutant {
     EachGeneratesAlone,
     UnsavedRenews,
     LeaseNeverReleased,
+    /// Until the lease is released, requests get what the regeneration has published.
+    ReleasingCountsAsRunning,
+    /// Visitors wait for the end of a hit-for-pass as for a first version.
+    FollowersWaitForTheProbe,
 }
 
 /// The bounds of an exploration.

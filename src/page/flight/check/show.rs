@@ -81,10 +81,9 @@ impl World {
             let (since, leads) = (-seconds(visitor.arrived), visitor.leads);
             write!(f, ", waits {since} s leads {leads} anew {anew}")?;
         }
-        match &process.run {
-            Some(run) => self.run(process, run, f),
-            None => Ok(()),
-        }
+        let runs = process.releasing.iter().chain(&process.run);
+        runs.into_iter()
+            .try_for_each(|run| self.run(process, run, f))
     }
 
     fn run(&self, process: &Process, run: &Run, f: &mut fmt::Formatter<'_>) -> fmt::Result {

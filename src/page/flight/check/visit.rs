@@ -6,7 +6,7 @@ use crate::{
     clock::Tick,
     event::Bypass,
     page::flight::{
-        Answer, Facts, Freshness, Known, Next, Origin, Verdicts, Version, Visitor,
+        Answer, Facts, Freshness, Known, Next, Origin, Shown, Verdicts, Version, Visitor,
         check::{
             content::{Marks, Read, Text},
             process::{Around, Process, Run, Waiting},
@@ -47,8 +47,28 @@ impl Process {
             around.seen.push("hit-for-pass is ended by an invalidation");
         }
         match answer {
-            Ok(answer) => self.answered(&answer, None, around),
+            Ok(answer) => {
+                self.is_regenerated(&answer, around)?;
+                self.answered(&answer, None, around)
+            }
             Err(_) => self.join(visitor, request, around),
+        }
+    }
+
+    /// Tests that an answer that is not fresh comes with a regeneration, or a reason why there is
+    /// none.
+    fn is_regenerated(&self, answer: &Answer<Read>, around: &Around<'_>) -> Result<(), Broken> {
+        let facts = self.facts(around.setup);
+        let Answer::Version(version) = answer else {
+            return Ok(());
+        };
+        let is_under_way = self.run.as_ref().is_some_and(|run| !run.state.is_over());
+        let has_reason = facts.now < version.ask_again_at || self.closing || self.is_held();
+        match version.freshness(&facts) == Freshness::Fresh || is_under_way || has_reason {
+            true => Ok(()),
+            false => Err(
+                "S23: a version that is not fresh is served only while the next one is under way",
+            ),
         }
     }
 
@@ -89,7 +109,12 @@ impl Process {
             if waiting.anew && !is_late {
                 continue;
             }
-            let wait = match run.progress.wait(waiting.visitor, &facts) {
+            let waits_for_probe = around.setup.mutant == Some(Mutant::FollowersWaitForTheProbe);
+            let progress = match &run.progress {
+                Shown::Passing(_) if waits_for_probe => &Shown::First,
+                progress => progress,
+            };
+            let wait = match progress.wait(waiting.visitor, &facts) {
                 Next::Restart(_) if around.setup.mutant == Some(Mutant::EachGeneratesAlone) => {
                     Next::Answer(Answer::Pass(Bypass::Purged))
                 }

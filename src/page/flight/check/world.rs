@@ -89,7 +89,7 @@ impl World {
     /// Returns true if a process that is awake waits for the answer to a statement.
     pub(super) fn is_asking(&self) -> bool {
         let awake = self.processes.iter().filter(|it| it.sleep.is_none());
-        let mut runs = awake.filter_map(|process| process.run.as_ref());
+        let mut runs = awake.filter_map(Process::acting);
         runs.any(|run| matches!(run.doing, Doing::Statement { .. }))
     }
 
@@ -120,7 +120,7 @@ impl World {
 
     /// Returns the running statement of a process.
     pub(super) fn statement(&self, number: usize) -> Option<(Statement, Option<Reply>)> {
-        match self.processes[number].run.as_ref()?.doing {
+        match self.processes[number].acting()?.doing {
             Doing::Statement {
                 statement, reply, ..
             } => Some((statement, reply)),
@@ -143,7 +143,7 @@ impl World {
                     return Ok(());
                 };
                 let ran = self.database.run(statement, self.setup.mutant)?;
-                let run = self.processes[number].run.as_mut();
+                let run = self.processes[number].acting_mut();
                 if let Some(Doing::Statement { reply, .. }) = run.map(|run| &mut run.doing) {
                     *reply = Some(ran);
                 }
@@ -277,10 +277,10 @@ impl World {
         seen: &mut Vec<&'static str>,
     ) -> Result<(), Broken> {
         for process in &mut self.processes {
-            let is_awake = process.sleep.is_none();
-            if let Some(lease) = process.run.as_mut().and_then(|run| run.lease.as_mut())
+            let (number, is_awake) = (process.number, process.sleep.is_none());
+            if let Some(lease) = process.acting_mut().and_then(|run| run.lease.as_mut())
                 && is_awake
-                && unextended != Some(process.number)
+                && unextended != Some(number)
                 && !lease.lost
             {
                 match self.database.extend(lease.row) {
@@ -291,7 +291,7 @@ impl World {
             if process.sleep != Some(Sleep::Suspended) {
                 process.tick();
             }
-            if let Some(lease) = process.run.as_mut().and_then(|run| run.lease.as_mut())
+            if let Some(lease) = process.acting_mut().and_then(|run| run.lease.as_mut())
                 && is_awake
             {
                 lease.lost |= lease.until <= NOW;
