@@ -209,7 +209,7 @@ impl Run {
             return;
         };
         self.change(version.page.meta.key(), |inherited| {
-            inherited.add(version, facts)
+            inherited.add(version, facts);
         });
     }
 

@@ -95,7 +95,9 @@ impl Origin {
 /// Starts a gateway in front of an origin and returns its URL.
 async fn gateway(origin: String, folder: &Path) -> String {
     let database = format!("sqlite://{}", folder.join("gateway.db").display());
-    let site = Perennial::open(&database).await.expect("opens");
+    // On a busy machine, too, a stale page is not served for want of an answer from the database.
+    let builder = Perennial::builder().database_patience(Duration::from_secs(30));
+    let site = builder.open(&database).await.expect("opens");
     // A default of one second: several tests expect that a cache keeps nothing for long by itself.
     let policy = Refresh::from_headers(Duration::from_secs(1))
         .soft_timeout(Duration::from_secs(5))
