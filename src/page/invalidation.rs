@@ -151,13 +151,13 @@ impl Invalidations {
     }
 
     /// Returns the latest epoch without a gap before: this process knows all invalidations until then.
-    pub(super) fn seen(&self) -> i64 {
+    pub(crate) fn seen(&self) -> i64 {
         self.read(|list| list.seen)
     }
 
     /// Returns the latest epoch that this process knows. A generator that begins now sees all data
     /// from before that epoch.
-    pub(super) fn latest(&self) -> i64 {
+    pub(crate) fn latest(&self) -> i64 {
         self.read(|list| list.latest)
     }
 

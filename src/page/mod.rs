@@ -85,6 +85,8 @@ pub(crate) struct Pages {
     reads: Reads,
     /// See [`Pages::read_own_writes`].
     own_writes: AtomicBool,
+    /// A random number that other processes do not have.
+    process_id: u64,
     /// Pruning is hourly before this time.
     brief_until: AtomicI64,
     /// The headers that a warning has named; see [`Pages::warn_of_retagging`].
@@ -151,6 +153,7 @@ impl Pages {
             loaded: Loaded::default(),
             reads: Reads::default(),
             own_writes: AtomicBool::new(false),
+            process_id: uuid::Uuid::new_v4().as_u64_pair().0,
             brief_until: AtomicI64::new(i64::MIN),
             retagging: Mutex::default(),
             settings,
@@ -274,6 +277,10 @@ impl Pages {
     #[inline]
     pub(crate) fn reads_own_writes(&self) -> bool {
         self.own_writes.load(Relaxed)
+    }
+
+    pub(crate) fn process_id(&self) -> u64 {
+        self.process_id
     }
 
     pub(crate) fn is_off(&self) -> bool {

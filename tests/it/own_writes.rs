@@ -27,6 +27,7 @@ const HOUR: Refresh = Refresh::every(Duration::from_hours(1)).in_background();
 const GENERATOR: Duration = Duration::from_millis(300);
 
 struct Process {
+    list: Arc<AtomicUsize>,
     site: Perennial,
     statements: Counted,
     address: &'static Router,
@@ -63,6 +64,7 @@ fn process(shared: &Shared, list: &Arc<AtomicUsize>) -> Process {
             change_itself.layer(site.invalidate_as_responses_say().read_own_writes()),
         );
     Process {
+        list: Arc::clone(list),
         site,
         statements,
         address: here(app),
@@ -162,6 +164,53 @@ async fn author_waits_for_the_version_that_another_process_generates() {
         assert_eq!(shown, number.to_string());
         // Nobody else waits.
         assert_eq!(visitor, ((number - 1).to_string(), Duration::ZERO));
+    }
+}
+
+/// In the process that has made the change there is nothing to wait for: it knows the change.
+#[tokio::test(start_paused = true)]
+async fn author_waits_for_no_sync_in_the_process_of_the_change() {
+    let [here, there] = two_processes().await;
+    let mut cookie: Option<String> = None;
+    let mut waits = Vec::new();
+    for round in 0..50 {
+        // Others change the list as well, in both processes.
+        if round % 3 == 0 {
+            change(there.address).await;
+        }
+        let path = ["/change", "/change-itself"][round % 2];
+        let headers = match &cookie {
+            Some(cookie) => vec![("cookie", &**cookie)],
+            None => Vec::new(),
+        };
+        let reply = request(here.address, "POST", path, &headers).await;
+        let told = reply.header("set-cookie").split(';').next();
+        cookie = Some(told.expect("a pair").to_owned());
+        let begun = Instant::now();
+        let (_, shown) = ask(here.address, "GET", "/list", cookie.as_deref()).await;
+        waits.push(begun.elapsed().saturating_sub(GENERATOR));
+        assert_eq!(shown, here.list.load(SeqCst).to_string());
+        sleep(Duration::from_millis(37 * round as u64 % 700)).await;
+    }
+    // The clock of a test ticks in milliseconds: a generator takes up to four more than it asks for.
+    let longest = waits.iter().max().expect("fifty waits");
+    assert!(*longest < Duration::from_millis(20), "{longest:?}");
+}
+
+/// An author who has changed something in another process before waits for that, too.
+#[tokio::test(start_paused = true)]
+async fn author_of_changes_in_two_processes_sees_both_in_each() {
+    for [first, second] in [[0, 1], [1, 0]] {
+        let processes = two_processes().await;
+        let cookie = change(processes[first].address).await;
+        let headers = [("cookie", &*cookie)];
+        let reply = request(processes[second].address, "POST", "/own", &headers).await;
+        let told = reply.header("set-cookie").split(';').next();
+        let cookie = told.expect("a pair").to_owned();
+        for process in [&processes[second], &processes[first]] {
+            let (_, shown) = ask(process.address, "GET", "/list", Some(&cookie)).await;
+            assert_eq!(shown, "2");
+        }
     }
 }
 

@@ -23,7 +23,7 @@ use crate::{
         RefreshLayer, ResponseBody, ResponseFuture,
         future::oneshot as call,
         invalidate::{Change, is_safe},
-        own_writes,
+        own_writes::OwnWrites,
     },
     page::{Accepts, Answer, Generate, Target, interval_of, parts::Run},
     timing::BRIEF_RETENTION,
@@ -119,7 +119,7 @@ where
         }
         let run = run.filter(|run| run.is_generator());
         let own = layer.pages.reads_own_writes();
-        let own = own.then(|| own_writes::told(&parts.headers)).flatten();
+        let own = own.then(|| OwnWrites::of(&parts.headers)).flatten();
         match layer.pages.look(&resource.key, &layer.policy, now) {
             Ok(Answer::Version(version)) if !warm::forces() && own.is_none() && run.is_none() => {
                 ResponseFuture::ready(layer.give(&version, &parts, now, None))
@@ -215,20 +215,20 @@ where
     let host = RequestHost::of(&parts);
     let own = key.resource(&parts);
     let own = own.and_then(|key| Target::Key(&key).name().ok());
-    let change = Change::of(&pages, own.into_iter().collect());
+    let change = Change::of(&pages, &parts.headers, own.into_iter().collect());
     let response = pass(shared, (parts, body), Forward::Bypass, Bypass::Method);
     let named = |response: &Response<_>| host.names_in(response.headers(), &key);
     change.settle(response, named).await
 }
 
 /// Answers a request that memory cannot answer. `retention`: see [`Generate::retention`]. `own`: the
-/// epoch of the visitor's own change. `run`: the generator that sends the request.
+/// visitor's own changes. `run`: the generator that sends the request.
 async fn visit<S, ReqBody, ResBody>(
     shared: Arc<Shared<S>>,
     (parts, body, resource): (Parts, ReqBody, Resource<'static>),
     forward: Forward,
     retention: Option<Duration>,
-    own: Option<i64>,
+    own: Option<OwnWrites>,
     run: Option<Arc<Run>>,
 ) -> Result<Response<ResponseBody<ResBody>>, S::Error>
 where
@@ -273,8 +273,8 @@ where
         }
         (false, None) => {
             let mut accepts = Accepts::default();
-            if let Some(epoch) = own {
-                accepts.not_before = layer.pages.caught_up_to(epoch).await;
+            if let Some(own) = own {
+                accepts.not_before = own.known(&layer.pages).await;
             }
             let visit = layer.pages.visit(&resource.key, &policy, accepts, make);
             let (answer, leads) = visit.await;
