@@ -3,6 +3,10 @@ use std::borrow::Cow;
 use http::Uri;
 use sha2::{Digest, Sha256};
 
+/// The most bytes of a key. A visitor chooses most of it, and each stored page, lock, and entry in
+/// memory has a copy.
+pub(crate) const MOST_BYTES: usize = 4 << 10;
+
 /// The parameters of a query that are part of the key.
 #[derive(Clone, Debug)]
 pub(crate) enum Query {

@@ -33,7 +33,7 @@ impl Bypass {
                 "A middleware has added an extension to the request, which may identify the visitor."
             }
             Self::NoKey => {
-                "The request has no key: its path and query are too long, it names no host, or the function of the key has returned none."
+                "The request has no key: it would be longer than 4 KiB, the request names no host, or the function of the key has returned none."
             }
             Self::OuterLayer => "An outer layer stores the same page.",
             Self::Off => "The site is in the mode `off`.",

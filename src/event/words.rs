@@ -60,8 +60,8 @@ words! {
         /// The request has an extension that is not declared; see
         /// [Extensions](crate::layer::RefreshLayer#extensions).
         UndeclaredExtension => "undeclared-extension",
-        /// The request has no key: its path and query are longer than 65,534 bytes, `Key::by`
-        /// returned `None`, or the host of the key is missing.
+        /// The request has no key: the key would be longer than 4 KiB, `Key::by` returned `None`, or
+        /// the host of the key is missing.
         NoKey => "no-key",
         /// An outer layer generates the same key at the moment.
         OuterLayer => "outer-layer",

@@ -20,12 +20,17 @@ pub(crate) struct Terms {
     pub(crate) stale_if_error: Duration,
 }
 
-/// Returns the policy's interval for a response of this status: at most a minute for 404, 405, 410
-/// and 414, as a missing resource may exist soon.
+/// Returns true for a response that says that there is nothing: 404, 405, 410 and 414.
+pub(crate) fn is_negative(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 404 | 405 | 410 | 414)
+}
+
+/// Returns the policy's interval for a response of this status: at most a minute for a negative one,
+/// as a missing resource may exist soon.
 pub(crate) fn interval_for(status: StatusCode, interval: Duration) -> Duration {
-    match status.as_u16() {
-        404 | 405 | 410 | 414 => interval.min(NEGATIVE_INTERVAL),
-        _ => interval,
+    match is_negative(status) {
+        true => interval.min(NEGATIVE_INTERVAL),
+        false => interval,
     }
 }
 

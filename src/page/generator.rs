@@ -22,9 +22,9 @@ pub(crate) struct Generate {
     pub(crate) is_requested: bool,
     /// Returns false for a stored version that counts as missing, as the caller cannot read it.
     pub(crate) readable: Option<fn(&Page) -> bool>,
-    /// The time for which the row is retained; `None`: as long as the interval and the site's
-    /// retention.
-    pub(crate) retention: Option<Duration>,
+    /// The row is retained for [`BRIEF_RETENTION`](crate::timing::BRIEF_RETENTION), and not for the
+    /// interval and the site's retention.
+    pub(crate) kept_briefly: bool,
 }
 
 /// A failed regeneration, for the waiting visitors. Cheap to clone.

@@ -232,6 +232,10 @@ impl Meta {
         }
     }
 
+    pub(crate) fn is_negative(&self) -> bool {
+        terms::is_negative(self.status)
+    }
+
     #[inline(always)]
     pub(crate) fn terms(&self, policy: &Refresh) -> Terms {
         let mut terms = match &self.declared {

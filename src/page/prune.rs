@@ -12,15 +12,16 @@ use crate::{
 /// The lock of the process that prunes for a site.
 const PRUNE_LOCK: &str = "prune";
 
-/// The lock of the process that prunes more often, while keys are stored briefly.
+/// The lock of the process that prunes more often, while there are rows that stay briefly.
 const BRIEF_LOCK: &str = "prune-brief";
 
 impl Pages {
     /// Removes versions whose own retention is over, unused locks, and invalidations that are older
     /// than each version. One process does so once a day, or once in each retention if that is
-    /// shorter. While there are versions that were stored briefly, one process does so each hour.
+    /// shorter. While there are rows that stay briefly, one process does so each hour: versions that
+    /// say that there is no such page, keys beyond a layer's limit, and locks without a version.
     pub(super) async fn prune(&self) -> Result<(), Error> {
-        let name = match self.has_stored_briefly() {
+        let name = match self.has_brief_rows() {
             true => BRIEF_LOCK,
             false => PRUNE_LOCK,
         };
@@ -47,18 +48,18 @@ impl Pages {
 
     pub(super) fn prune_interval(&self) -> Duration {
         let usual = self.settings.retention.clamp(PRUNE_LEAST, PRUNE);
-        match self.has_stored_briefly() {
+        match self.has_brief_rows() {
             true => usual.min(BRIEF_RETENTION),
             false => usual,
         }
     }
 
-    fn has_stored_briefly(&self) -> bool {
+    fn has_brief_rows(&self) -> bool {
         self.now().0 < self.brief_until.load(Relaxed)
     }
 
-    /// Prunes more often until the rows that are stored briefly now are gone.
-    pub(super) fn stores_briefly(&self) {
+    /// Prunes more often until the rows that are left now, and soon are of no use, are gone.
+    pub(super) fn leaves_brief_rows(&self) {
         let until = self.now() + 3 * BRIEF_RETENTION;
         self.brief_until.store(until.0, Relaxed);
     }

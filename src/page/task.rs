@@ -18,7 +18,7 @@ use crate::{
         parts,
     },
     policy::Refresh,
-    timing::RECHECK,
+    timing::{BRIEF_RETENTION, RECHECK},
 };
 
 /// The running action, with the lease that the action acquires.
@@ -234,6 +234,10 @@ impl Task {
             Step::Release { cooldown, removes } => {
                 self.give_back_permit();
                 let lease = self.lease.take();
+                if removes || self.flight.newest().is_none() {
+                    // The row of the lock stays, without a page.
+                    pages.leaves_brief_rows();
+                }
                 Box::pin(async move {
                     if let Some(lease) = lease {
                         if removes {
@@ -265,17 +269,28 @@ impl Task {
         (self.permit, self.lent) = (None, None);
     }
 
+    /// Returns the time until the row of a version may be pruned. A visitor who asks for what does not
+    /// exist causes no row that stays for long.
+    fn retention(&self, version: &Version, interval: Duration) -> Duration {
+        let usual = self.pages.settings.retention;
+        let is_negative = version.page.meta.is_negative();
+        if self.given.kept_briefly || is_negative {
+            self.pages.leaves_brief_rows();
+        }
+        match (self.given.kept_briefly, is_negative) {
+            (true, _) => BRIEF_RETENTION,
+            (false, true) => interval.saturating_add(usual.min(BRIEF_RETENTION)),
+            (false, false) => interval.saturating_add(usual),
+        }
+    }
+
     /// Stores the version under the task's lease. `renews`: the fence of a stored version with the
     /// same content, which is renewed instead.
     fn publish(&mut self, version: Version, renews: Option<i64>) -> Action {
         // A publish may take long, and needs no permit.
         self.give_back_permit();
         let terms = version.page.meta.terms(&self.policy);
-        let retention = terms.interval.saturating_add(self.pages.settings.retention);
-        if self.given.retention.is_some() {
-            self.pages.stores_briefly();
-        }
-        let retention = self.given.retention.unwrap_or(retention);
+        let retention = self.retention(&version, terms.interval);
         let pages = Arc::clone(&self.pages);
         let row = self.lease.as_ref().map(|lease| lease.row().clone());
         let [metadata, history] = self.texts(&version, terms, renews.is_none());

@@ -39,7 +39,7 @@ impl Builder {
             dropped: DroppedTypes::default(),
             settings: Settings {
                 memory_capacity: 64 << 20,
-                store_capacity: None,
+                store_capacity: Some(1 << 30),
                 max_body: 8 << 20,
                 max_headers: 32 << 10,
                 max_regenerations: 16,
@@ -73,12 +73,13 @@ impl Builder {
         self
     }
 
-    /// Sets the capacity of the stored pages in bytes, each counted with its body and 2 KiB. Default: none.
+    /// Sets the capacity of the stored pages in bytes, each counted with its body and 2 KiB. Default:
+    /// 1 GiB. With `u64::MAX` there is no limit.
     ///
-    /// Beyond it, once a minute, a request removes the pages that nobody has read for longest. Set
-    /// the same capacity in each process. Zero is an error of `open`.
+    /// Beyond it, once a minute, a request removes the pages that nobody has read for longest, and
+    /// the log says so. Set the same capacity in each process. Zero is an error of `open`.
     pub fn store_capacity(mut self, bytes: u64) -> Self {
-        self.settings.store_capacity = Some(bytes);
+        self.settings.store_capacity = (bytes < u64::MAX).then_some(bytes);
         self
     }
 
@@ -293,7 +294,7 @@ impl Builder {
         }
         if self.settings.store_capacity == Some(0) {
             return Err(Error::invalid(
-                "the store has no room: write the number of bytes for `Builder::store_capacity`, or leave it out",
+                "the store has no room: write the number of bytes for `Builder::store_capacity`, or leave it out for 1 GiB",
             ));
         }
         if self.settings.max_regenerations == 0 {

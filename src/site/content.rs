@@ -7,6 +7,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::Perennial;
 use crate::{
+    key,
     page::{Accepts, Answer, Failure, Generate, Generated, Generator, Page, Version, parts},
     policy::Refresh,
     timing::RECHECK,
@@ -88,7 +89,8 @@ impl Perennial {
     ///
     /// # Errors
     ///
-    /// [`Invalid`](crate::ErrorKind::Invalid): the key is empty or begins with `/`. Without a
+    /// [`Invalid`](crate::ErrorKind::Invalid): the key is empty, begins with `/` or is longer than
+    /// 4 KiB, or the content is what this generator generates itself. Without a
     /// servable version: [`Generator`](crate::ErrorKind::Generator), for a failure, a panic, a
     /// timeout or content larger than [`Builder::max_body`](crate::Builder::max_body), or
     /// [`Unavailable`](crate::ErrorKind::Unavailable), if another call generates for too long, or
@@ -119,7 +121,7 @@ impl Perennial {
     ///
     /// # Errors
     ///
-    /// [`Invalid`](crate::ErrorKind::Invalid): the key is empty or begins with `/`.
+    /// [`Invalid`](crate::ErrorKind::Invalid), as for [`content`](Self::content).
     pub async fn content_or<T, E, Fut>(
         &self,
         key: &str,
@@ -234,6 +236,14 @@ impl Perennial {
                  `sidebar/top-10` (keys of routes begin with `/`)"
             )));
         }
+        if key.len() > key::MOST_BYTES {
+            return Err(Error::invalid(format!(
+                "the key of the content has {} bytes, more than {}: write a digest of the longer text, and none of \
+                 what a visitor sends unchecked",
+                key.len(),
+                key::MOST_BYTES
+            )));
+        }
         if parts::waits_for_itself(pages.address(), key) {
             return Err(Error::invalid(format!(
                 "the generator of {key:?} asks for {key:?} itself, directly or through another one, and would wait for itself"
@@ -252,7 +262,7 @@ impl Perennial {
                 layer: Arc::clone(&pages.content_layer),
                 is_requested: false,
                 readable,
-                retention: None,
+                kept_briefly: false,
             };
             match run {
                 Some(run) => {

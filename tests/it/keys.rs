@@ -27,7 +27,7 @@ const LONG: Duration = Duration::from_secs(3600);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn different_resources_are_never_mixed_up() {
-    let long = "x".repeat(10 * 1024);
+    let long = "x".repeat(4000);
     let paths = r#"
         / // /a /A /a/ /a// /a/. /a/.. /a/../b /.. /%2e%2e /a%2Fb /a%2fb /%61%2Fb /a/b /%00
         /%0a /%0D%0A /%ff /%C3%A4 /a%20 /a+ /a%23b /a%3Fb /a? /a?b /a?b= /a?b=1 /a?b=1&b=2

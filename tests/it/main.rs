@@ -14,6 +14,7 @@
 mod databases;
 
 mod api;
+mod bounds;
 mod cache_status;
 mod calendar;
 mod capacity;

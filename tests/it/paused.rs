@@ -87,6 +87,16 @@ impl Shared {
         lock.expect("answers")
     }
 
+    /// Counts the rows of the locks of pages.
+    pub(crate) fn page_locks(&self) -> usize {
+        self.0.0.page_locks()
+    }
+
+    /// Returns how often a page was stored.
+    pub(crate) fn generations(&self, key: &str) -> u64 {
+        self.0.0.generations(key)
+    }
+
     /// Returns the stored fence and body of a key.
     pub(crate) async fn entry(&self, key: &str) -> Option<(i64, String)> {
         let (fence, body) = crate::store::stored(&*self.store(), &page(key)).await?;

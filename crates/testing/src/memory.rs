@@ -50,6 +50,13 @@ impl Memory {
         rows.entries.get(&id(name).1).map_or(0, |page| page.fence)
     }
 
+    /// Counts the rows of the locks of pages, expired ones included.
+    pub fn page_locks(&self) -> usize {
+        let rows = locked(&self.rows);
+        let of_pages = rows.locks.keys().filter(|id| id.0 == LockKind::Page);
+        of_pages.count()
+    }
+
     /// Counts the stored requests.
     pub fn requests(&self) -> usize {
         locked(&self.rows).requests.len()

@@ -160,9 +160,16 @@ impl Key {
         }
     }
 
-    /// Returns the key of a request. `None`: the request has no key and bypasses the cache.
+    /// Returns the key of a request. `None`: the request has no key, or one that is too long, and
+    /// bypasses the cache.
     #[inline]
     pub(super) fn of<'a>(&'a self, parts: &'a Parts) -> Option<Resource<'a>> {
+        let resource = self.of_any_length(parts)?;
+        (resource.key.len() <= key::MOST_BYTES).then_some(resource)
+    }
+
+    #[inline]
+    fn of_any_length<'a>(&'a self, parts: &'a Parts) -> Option<Resource<'a>> {
         let routed = || is_routed(parts);
         let seen = match &self.base {
             Base::Uri(query) => key::of_request(&parts.uri, query, routed)?,

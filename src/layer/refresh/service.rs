@@ -2,7 +2,6 @@ use std::{
     fmt,
     sync::{Arc, Mutex},
     task::{Context, Poll},
-    time::Duration,
 };
 
 use bytes::Bytes;
@@ -26,7 +25,6 @@ use crate::{
         own_writes::OwnWrites,
     },
     page::{Accepts, Answer, Generate, Target, interval_of, parts::Run},
-    timing::BRIEF_RETENTION,
 };
 
 /// A service with stored responses; see [`RefreshLayer`].
@@ -133,21 +131,19 @@ where
             looked => {
                 request::hint(&parts, layer);
                 let stale = looked.err().unwrap_or(true);
-                let retention = match stale {
-                    true => None,
-                    false => match layer.admission.admits(&resource.key, now) {
-                        Admitted::Stored => None,
-                        Admitted::Briefly => Some(BRIEF_RETENTION),
-                        Admitted::No => {
-                            return pass(parts, body, Bypass::TooManyKeys);
-                        }
-                    },
+                let admitted = match stale {
+                    true => Admitted::Stored,
+                    false => layer.admission.admits(&resource.key, now),
                 };
+                if admitted == Admitted::No {
+                    return pass(parts, body, Bypass::TooManyKeys);
+                }
+                let kept_briefly = admitted == Admitted::Briefly;
                 let resource = resource.into_owned();
                 let forward = if stale { Forward::Stale } else { Forward::Miss };
                 let shared = Arc::clone(&self.0);
                 let request = (parts, body, resource);
-                let visit = visit(shared, request, forward, retention, own, run.clone());
+                let visit = visit(shared, request, forward, kept_briefly, own, run.clone());
                 match run {
                     // What this starts belongs to the run, in whichever task it is polled.
                     Some(run) => ResponseFuture::waiting(run.carry_out(visit)),
@@ -221,13 +217,13 @@ where
     change.settle(response, named).await
 }
 
-/// Answers a request that memory cannot answer. `retention`: see [`Generate::retention`]. `own`: the
+/// Answers a request that memory cannot answer. `kept_briefly`: see [`Generate::kept_briefly`]. `own`: the
 /// visitor's own changes. `run`: the generator that sends the request.
 async fn visit<S, ReqBody, ResBody>(
     shared: Arc<Shared<S>>,
     (parts, body, resource): (Parts, ReqBody, Resource<'static>),
     forward: Forward,
-    retention: Option<Duration>,
+    kept_briefly: bool,
     own: Option<OwnWrites>,
     run: Option<Arc<Run>>,
 ) -> Result<Response<ResponseBody<ResBody>>, S::Error>
@@ -253,7 +249,7 @@ where
             layer: Arc::clone(&name),
             is_requested: warm::forces(),
             readable: None,
-            retention,
+            kept_briefly,
         }
     };
     let arrived = layer.pages.now();

@@ -28,7 +28,8 @@ fn time(time: Duration) -> String {
 fn size(bytes: usize) -> String {
     match bytes {
         0..1_048_576 => format!("{} KiB", bytes >> 10),
-        _ => format!("{} MiB", bytes >> 20),
+        1_048_576..1_073_741_824 => format!("{} MiB", bytes >> 20),
+        _ => format!("{} GiB", bytes >> 30),
     }
 }
 
@@ -79,9 +80,11 @@ fn documents_name_the_defaults_of_the_policy() {
 #[test]
 fn documents_name_the_limits_of_a_site() {
     let settings = Perennial::builder().settings;
+    let store = settings.store_capacity.expect("a capacity") as usize;
     let (memory, keys) = (settings.memory_capacity as usize, "10,000".to_owned());
     for (method, default) in [
         ("memory_capacity", size(memory)),
+        ("store_capacity", size(store)),
         ("max_body", size(settings.max_body)),
         ("max_headers", size(settings.max_headers)),
         ("max_regenerations", settings.max_regenerations.to_string()),
@@ -104,6 +107,10 @@ fn documents_name_the_limits_of_a_site() {
         (
             OPERATING,
             format!("`Builder::memory_capacity`, {} by default", size(memory)),
+        ),
+        (
+            OPERATING,
+            format!("`Builder::store_capacity`, {} by default", size(store)),
         ),
         (
             OPERATING,
