@@ -8,12 +8,10 @@ use perennial_store::layers::members;
 /// than the stored ones.
 ///
 /// A request without `Accept-Encoding` accepts any coding by RFC 9110 §12.5.3, but no layer compresses for it.
-#[inline]
 pub(crate) fn is_accepted(request: &HeaderMap) -> bool {
-    request.contains_key(header::ACCEPT_ENCODING)
-        && members(request, &header::ACCEPT_ENCODING)
-            .filter_map(member)
-            .any(|(name, weight)| weight > 0 && !name.eq_ignore_ascii_case(b"identity"))
+    members(request, &header::ACCEPT_ENCODING)
+        .filter_map(member)
+        .any(|(name, weight)| weight > 0 && !name.eq_ignore_ascii_case(b"identity"))
 }
 
 /// Returns the name and the weight, in thousandths, of a member of `Accept-Encoding`. `None`: the member is empty or

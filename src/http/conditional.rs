@@ -3,12 +3,43 @@
 //! The layer makes the validators and answers ranges itself, and no service behind it sees a
 //! request's conditions. So it evaluates all of them, as an origin server does.
 
-use std::{ops::Range, time::SystemTime};
+use std::{
+    ops::Range,
+    time::{Duration, SystemTime},
+};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 
 use crate::http::{coding, terms};
+
+/// What the headers of a request ask for, from one pass over them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Asked {
+    /// There is a condition or a range.
+    pub(crate) is_conditional: bool,
+    /// The request accepts a content coding.
+    pub(crate) accepts_coding: bool,
+}
+
+impl Asked {
+    #[inline]
+    pub(crate) fn of(request: &HeaderMap) -> Self {
+        let mut asked = Self::default();
+        for name in request.keys() {
+            match *name {
+                header::ACCEPT_ENCODING => asked.accepts_coding = coding::is_accepted(request),
+                header::IF_MATCH
+                | header::IF_MODIFIED_SINCE
+                | header::IF_NONE_MATCH
+                | header::IF_UNMODIFIED_SINCE
+                | header::RANGE => asked.is_conditional = true,
+                _ => {}
+            }
+        }
+        asked
+    }
+}
 
 /// The answer to a request that may be conditional.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,20 +75,20 @@ enum Modified {
 /// it, and then its positions are of other bytes. It gets a part only if `If-Range` has a strong
 /// tag, which such a layer either removes or vouches for (docs/design/0001-outer-layers.md).
 ///
-/// `generated`: the generated `Last-Modified` of the response.
+/// `generated`: the generated `Last-Modified` of the response, in seconds since 1970.
 pub(crate) fn evaluate(
     request: &HeaderMap,
     stored: &Response<Bytes>,
-    generated: Option<SystemTime>,
+    generated: Option<i64>,
     head: bool,
 ) -> Evaluation {
-    if !stored.status().is_success() || !request.keys().any(is_conditional) {
+    if !stored.status().is_success() {
         return Evaluation::Whole;
     }
     let tag = stored.headers().get(header::ETAG);
     let modified = match stored.headers().contains_key(header::LAST_MODIFIED) {
         true => terms::date(stored.headers(), &header::LAST_MODIFIED).map(Modified::Handler),
-        false => generated.map(Modified::Generated),
+        false => generated.and_then(of_seconds).map(Modified::Generated),
     };
     let mut all_evaluated = true;
     if request.contains_key(header::IF_MATCH) {
@@ -100,6 +131,12 @@ pub(crate) fn evaluate(
     };
     let part = single_range(request, stored.body().len()).filter(|_| applies);
     part.map_or(Evaluation::Whole, Evaluation::Part)
+}
+
+/// Returns the time of this many seconds since 1970.
+fn of_seconds(seconds: i64) -> Option<SystemTime> {
+    let since = Duration::from_secs(seconds.try_into().ok()?);
+    SystemTime::UNIX_EPOCH.checked_add(since)
 }
 
 /// The page, as seen from a date in a condition.
@@ -201,17 +238,6 @@ fn single_range(request: &HeaderMap, length: usize) -> Option<Range<usize>> {
         _ => return None,
     };
     (unit.eq_ignore_ascii_case("bytes") && range.start < range.end).then_some(range)
-}
-
-fn is_conditional(name: &HeaderName) -> bool {
-    matches!(
-        *name,
-        header::IF_MATCH
-            | header::IF_MODIFIED_SINCE
-            | header::IF_NONE_MATCH
-            | header::IF_UNMODIFIED_SINCE
-            | header::RANGE
-    )
 }
 
 #[cfg(test)]
@@ -436,7 +462,8 @@ mod tests {
             let request = map(&[("range", "bytes=0-4"), condition]);
             evaluate(&request, &stored, generated, false)
         };
-        let modified = Some(date(MODIFIED));
+        let modified = date(MODIFIED).duration_since(SystemTime::UNIX_EPOCH);
+        let modified = Some(modified.expect("is later").as_secs() as i64);
         for (condition, expected) in [
             (("if-modified-since", MODIFIED), NotModified),
             (("if-modified-since", AFTER), Whole),

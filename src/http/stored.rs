@@ -78,13 +78,15 @@ pub(crate) fn storable(head: &Parts, body: Bytes) -> Response<Bytes> {
 pub(crate) fn validate(response: &mut Response<Bytes>, added: &[HeaderName]) {
     let is_ok = response.status() == StatusCode::OK;
     let headers = response.headers_mut();
-    if is_ok {
-        let bytes = HeaderValue::from_static("bytes");
-        headers.entry(header::ACCEPT_RANGES).or_insert(bytes);
-    }
     // This layer or an outer one may compress the page. An outer one names the header only where it
     // compresses, and so not in the answer to a HEAD and not in a 304.
     let kind = media_type(headers);
+    // Nobody resumes a text or seeks in one, and its tag is weak for a client that accepts a coding.
+    // Ranges that are asked for nevertheless are answered.
+    if is_ok && !is_text(&kind) {
+        let bytes = HeaderValue::from_static("bytes");
+        headers.entry(header::ACCEPT_RANGES).or_insert(bytes);
+    }
     let may_be_coded = is_text(&kind) || !kind.starts_with("image/");
     if may_be_coded && !headers.contains_key(header::CONTENT_ENCODING) {
         add_vary(headers, &header::ACCEPT_ENCODING);

@@ -56,7 +56,7 @@ pub(crate) use generator::{Failure, Generate, Generator};
 pub(crate) use invalidate::written;
 pub(crate) use invalidation::{Invalidations, Target};
 pub(crate) use meta::{Meta, Metadata, interval_of};
-pub(crate) use representation::Representations;
+pub(crate) use representation::{HitHeaders, Representations};
 
 /// The answer to a visitor.
 pub(crate) type Answer = flight::Answer<Representations>;

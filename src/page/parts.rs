@@ -32,8 +32,7 @@ tokio::task_local! {
     static RUN: Arc<Run>;
 }
 
-/// The number of runs in this process. While there is none, a visitor's request reads no task-local
-/// value.
+/// The number of runs in this process.
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
 /// A run of a generator, or of a request that the application sends by `warm` or `regenerate`.
@@ -245,13 +244,20 @@ impl fmt::Debug for Run {
     }
 }
 
+/// Returns true while there is a run in this process. Otherwise each request is a visitor's, and need
+/// not look for a run.
+#[inline(always)]
+pub(crate) fn is_any_running() -> bool {
+    RUNNING.load(Relaxed) != 0
+}
+
 /// Returns the run that this task carries out, if there is one.
 #[inline]
 pub(crate) fn current() -> Option<Arc<Run>> {
-    if RUNNING.load(Relaxed) == 0 {
-        return None;
+    match is_any_running() {
+        true => RUN.try_with(Arc::clone).ok(),
+        false => None,
     }
-    RUN.try_with(Arc::clone).ok()
 }
 
 /// Returns the run that this task carries out, if it is a generator's.

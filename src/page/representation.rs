@@ -190,32 +190,45 @@ impl fmt::Debug for Representations {
     }
 }
 
-/// The headers that a hit sets, in their order in [`Representation::hit`].
-static SET: [HeaderName; PLACES] = [
+/// The headers for which [`Representation::hit`] has places, in this order.
+static PLACED: [HeaderName; PLACES] = [
     header::AGE,
     header::CACHE_STATUS,
     header::DATE,
     header::CACHE_CONTROL,
-    header::LAST_MODIFIED,
-    header::ETAG,
 ];
 
-const PLACES: usize = 6;
+const PLACES: usize = 4;
+
+/// The headers of a hit that are not the content's own.
+#[derive(Clone, Copy)]
+pub(crate) struct HitHeaders<'a> {
+    pub(crate) age: &'a HeaderValue,
+    pub(crate) cache_status: Option<&'a HeaderValue>,
+    pub(crate) date: Option<&'a HeaderValue>,
+    /// `None`: `no-cache`.
+    pub(crate) cache_control: Option<&'a HeaderValue>,
+    /// The generated entity tag is weak.
+    pub(crate) has_weak_tag: bool,
+    /// There is a generated `Last-Modified`.
+    pub(crate) is_dated: bool,
+}
 
 /// A content in one coding, with everything that a hit needs.
 #[derive(Clone)]
 pub(crate) struct Representation {
     pub(crate) content: Response<Bytes>,
-    /// The headers of a hit: first the places of the headers that a hit sets, then the content's. To
-    /// copy them and to fill the places takes fewer instructions than to insert headers.
+    /// The headers of a hit: first the places of [`PLACED`], with `no-cache` in each, then the
+    /// generated validators, the tag in its strong form, and then the content's. To copy them and to
+    /// fill the places takes fewer instructions than to insert headers.
     pub(crate) hit: HeaderMap,
-    /// The headers of [`SET`] that have a place. The content's own `Date`, `Cache-Control`,
-    /// `Expires` and `Last-Modified` stay, and its `Cache-Status` stays before the layer's.
+    /// The headers of [`PLACED`] that have a place. The content's own `Date`, `Cache-Control` and
+    /// `Expires` stay, and its `Cache-Status` stays before the layer's.
     has_place: [bool; PLACES],
-    /// The generated `Last-Modified`, in seconds since 1970 and as a value.
-    pub(crate) modified: Option<(i64, HeaderValue)>,
-    /// The generated entity tag, strong and weak.
-    pub(crate) tags: Option<[HeaderValue; 2]>,
+    /// The generated entity tag in its weak form.
+    pub(crate) weak_tag: Option<HeaderValue>,
+    /// The generated `Last-Modified`, in seconds since 1970.
+    pub(crate) modified: Option<i64>,
 }
 
 impl Representation {
@@ -230,63 +243,106 @@ impl Representation {
         let is_plain = !own.contains_key(header::CONTENT_ENCODING);
         let tag = own.get(header::ETAG);
         let tag = tag.filter(|tag| is_plain && entity_tag::is_generated(tag));
-        let tags = tag.map(|tag| [tag.clone(), entity_tag::weak(tag)]);
         let has_place = [
             true,
             !own.contains_key(header::CACHE_STATUS),
             !own.contains_key(header::DATE),
             !own.contains_key(header::CACHE_CONTROL) && !own.contains_key(header::EXPIRES),
-            modified.is_some(),
-            tags.is_some(),
         ];
-        let mut hit = HeaderMap::with_capacity(own.len() + SET.len());
-        for (name, _) in SET.iter().zip(has_place).filter(|(_, it)| *it) {
-            hit.insert(name, HeaderValue::from_static(""));
+        let mut hit = HeaderMap::with_capacity(own.len() + PLACES + 1);
+        for (name, _) in PLACED.iter().zip(has_place).filter(|(_, it)| *it) {
+            hit.insert(name, HeaderValue::from_static("no-cache"));
         }
-        let set_or_left =
-            |name: &HeaderName| *name == header::AGE || (*name == header::ETAG && tags.is_some());
-        for (name, value) in own.iter().filter(|(name, _)| !set_or_left(name)) {
+        if let Some(tag) = tag {
+            hit.insert(header::ETAG, tag.clone());
+        }
+        if let Some((_, date)) = &modified {
+            hit.insert(header::LAST_MODIFIED, date.clone());
+        }
+        let is_set =
+            |name: &HeaderName| *name == header::AGE || (*name == header::ETAG && tag.is_some());
+        for (name, value) in own.iter().filter(|(name, _)| !is_set(name)) {
             hit.append(name, value.clone());
         }
+        let weak_tag = tag.map(entity_tag::weak);
         Self {
             content,
             hit,
             has_place,
-            modified,
-            tags,
+            weak_tag,
+            modified: modified.map(|(seconds, _)| seconds),
         }
     }
 
-    /// Fills the places in a copy of [`hit`](Self::hit) with these values of [`SET`]. `None`: the
-    /// header is left out.
-    #[inline]
-    pub(crate) fn fill(&self, headers: &mut HeaderMap, values: [Option<&HeaderValue>; PLACES]) {
+    /// Fills the places in a copy of [`hit`](Self::hit).
+    #[inline(always)]
+    pub(crate) fn fill(&self, headers: &mut HeaderMap, of_hit: &HitHeaders<'_>) {
         let mut places = headers.values_mut();
-        let mut is_complete = self.has_place[1];
-        for (value, has_place) in values.iter().zip(&self.has_place) {
-            if *has_place {
-                match (places.next(), value) {
-                    (Some(place), Some(value)) => place.clone_from(value),
-                    _ => is_complete = false,
-                }
+        let values = [
+            Some(of_hit.age),
+            of_hit.cache_status,
+            of_hit.date,
+            of_hit.cache_control,
+        ];
+        for (has_place, value) in self.has_place.iter().zip(values) {
+            if *has_place && let (Some(place), Some(value)) = (places.next(), value) {
+                place.clone_from(value);
             }
         }
-        if !is_complete {
-            self.complete(headers, values);
+        // The tag is next to the places.
+        if of_hit.has_weak_tag
+            && let (Some(place), Some(tag)) = (places.next(), &self.weak_tag)
+        {
+            place.clone_from(tag);
+        }
+        if !of_hit.is_dated && self.modified.is_some() {
+            headers.remove(header::LAST_MODIFIED);
+        }
+        let [_, has_status_place, ..] = self.has_place;
+        if of_hit.cache_status.is_none() || of_hit.date.is_none() || !has_status_place {
+            self.complete(headers, of_hit);
         }
     }
 
-    /// Removes the places without a value, and adds the status beside the content's own.
+    /// Removes places without a value, and adds the status beside the content's own.
     #[cold]
-    fn complete(&self, headers: &mut HeaderMap, values: [Option<&HeaderValue>; PLACES]) {
-        for ((name, has_place), value) in SET.iter().zip(self.has_place).zip(values) {
-            match value {
-                None if has_place => drop(headers.remove(name)),
-                Some(status) if *name == header::CACHE_STATUS && !has_place => {
-                    headers.append(name, status.clone());
-                }
-                _ => {}
+    fn complete(&self, headers: &mut HeaderMap, of_hit: &HitHeaders<'_>) {
+        let [_, has_status_place, has_date_place, _] = self.has_place;
+        match of_hit.cache_status {
+            None if has_status_place => drop(headers.remove(header::CACHE_STATUS)),
+            Some(status) if !has_status_place => {
+                headers.append(header::CACHE_STATUS, status.clone());
             }
+            _ => {}
+        }
+        if of_hit.date.is_none() && has_date_place {
+            headers.remove(header::DATE);
+        }
+    }
+
+    /// Fills the places in a copy of [`hit`](Self::hit) for a generator whose result an outer layer
+    /// stores, and removes the headers by which a layer speaks to a client.
+    pub(crate) fn fill_for_generator(
+        &self,
+        headers: &mut HeaderMap,
+        age: &HeaderValue,
+        date: Option<&HeaderValue>,
+    ) {
+        let of_hit = HitHeaders {
+            age,
+            cache_status: None,
+            date,
+            cache_control: None,
+            has_weak_tag: false,
+            is_dated: false,
+        };
+        self.fill(headers, &of_hit);
+        let [.., has_control_place] = self.has_place;
+        if has_control_place {
+            headers.remove(header::CACHE_CONTROL);
+        }
+        if self.weak_tag.is_some() {
+            headers.remove(header::ETAG);
         }
     }
 
@@ -296,14 +352,8 @@ impl Representation {
             self.content.headers().iter().map(|(name, value)| {
                 name.as_str().len() + value.len() + size_of::<HeaderValue>() * 6
             });
-        // The values that a hit chooses from.
-        let tags = self
-            .tags
-            .iter()
-            .flatten()
-            .map(HeaderValue::len)
-            .sum::<usize>();
-        self.content.body().len() + lines.sum::<usize>() + tags
+        let weak_tag = self.weak_tag.as_ref().map_or(0, HeaderValue::len);
+        self.content.body().len() + lines.sum::<usize>() + weak_tag
     }
 }
 

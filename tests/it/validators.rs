@@ -299,6 +299,7 @@ async fn resumed_download_gets_bytes_of_no_other_version() {
     site.says(Said::new(&[kind], "AAAAAAAAAA")).await;
     testing::advance(2 * SECOND).await;
     let client = site.get(&[]).await;
+    assert_eq!(client.header("accept-ranges"), "bytes");
     let (tag, date) = (client.header("etag"), client.header("last-modified"));
     assert!(
         tag.starts_with("\"p-") && date.ends_with("GMT"),

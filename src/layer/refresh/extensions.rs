@@ -119,11 +119,13 @@ impl KnownTypes {
     /// Returns the names of the types in a request that nobody has declared. All names, if the layer
     /// knows each by its name: then one of them is of another release of its crate.
     pub(super) fn undeclared(&self, extensions: &Extensions) -> Vec<String> {
-        let mut known: Vec<_> = self.0.iter().map(|it| it.name.to_owned()).collect();
+        let known = self.0.iter().map(|it| it.name.to_owned());
         #[cfg(feature = "axum")]
-        if extensions.get::<axum::extract::OriginalUri>().is_some() {
-            known.extend(routing::private_names());
-        }
+        let known = known.chain(match extensions.get::<axum::extract::OriginalUri>() {
+            Some(_) => routing::private_names(),
+            None => Vec::new(),
+        });
+        let known: Vec<_> = known.collect();
         let all = type_names::all(extensions);
         let undeclared = all.iter().filter(|name| !known.contains(name));
         let undeclared: Vec<_> = undeclared.cloned().collect();

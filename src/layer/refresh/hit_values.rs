@@ -53,13 +53,18 @@ pub(super) struct HitValues {
     pub(super) date: Option<HeaderValue>,
     /// The date in seconds since 1970; zero without one.
     pub(super) date_seconds: i64,
-    pub(super) cache_control: HeaderValue,
+    /// `None`: `no-cache`.
+    pub(super) cache_control: Option<HeaderValue>,
     pub(super) cache_status: HeaderValue,
 }
 
 impl HitValues {
-    /// Calls `take` with the values. `age`: the exact age of the version.
-    pub(super) fn with(hit: HitFacts, age: impl Fn() -> Duration, mut take: impl FnMut(&Self)) {
+    /// Applies a function to the values. `age`: the exact age of the version.
+    pub(super) fn with<T>(
+        hit: HitFacts,
+        age: impl Fn() -> Duration,
+        mut take: impl FnMut(&Self) -> T,
+    ) -> T {
         let cached = CACHED.try_with(|cached| {
             let mut cached = cached.borrow_mut();
             let place = hit.age.wrapping_mul(2).wrapping_add((hit.made & 1) as u64);
@@ -70,7 +75,7 @@ impl HitValues {
             }
         });
         // The thread is ending.
-        cached.unwrap_or_else(|_| take(&Self::new(hit, age())));
+        cached.unwrap_or_else(|_| take(&Self::new(hit, age())))
     }
 
     /// Makes the values in one buffer, so that they take two allocations.
@@ -92,12 +97,12 @@ impl HitValues {
             date_seconds: since.try_into().unwrap_or(i64::MAX),
             date: made.map(|made| value(&HttpDate::from(made))),
             cache_control: match of.browser_cache {
-                0 => HeaderValue::from_static("no-cache"),
+                0 => None,
                 limit => {
                     let fresh = of.ttl.max(0).unsigned_abs().min(limit);
                     // `max-age` counts from the generation, as `Age` does.
                     let fresh = of.age.saturating_add(fresh);
-                    value(&format_args!("max-age={fresh}"))
+                    Some(value(&format_args!("max-age={fresh}")))
                 }
             },
             cache_status: value(&Handling::Hit { ttl: of.ttl }),

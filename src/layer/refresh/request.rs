@@ -31,8 +31,11 @@ pub(super) struct Generating {
 }
 
 /// Returns the run that a request belongs to: a generator's, or one of the application's own requests.
-#[inline]
+#[inline(always)]
 pub(super) fn run_of(parts: &Parts) -> Option<Arc<Run>> {
+    if !parts::is_any_running() {
+        return None;
+    }
     let generating = parts.extensions.get::<Generating>();
     let run = generating.and_then(|generating| generating.run.clone());
     run.or_else(parts::current)
@@ -57,6 +60,9 @@ pub(super) fn resource<'a>(
     }
     let resource = layer.key.of(parts);
     let resource = resource.ok_or(Bypass::NoKey)?;
+    if !parts::is_any_running() {
+        return Ok(resource);
+    }
     match parts.extensions.get::<Generating>() {
         Some(generating) if *generating.key == resource.key => Err(Bypass::OuterLayer),
         // A layer between the two has another key.

@@ -1,7 +1,4 @@
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{sync::Arc, time::Duration};
 
 use http::{Extensions, HeaderMap, Method, Request, Response, header, request::Parts};
 
@@ -16,12 +13,11 @@ use crate::{
     event::{Bypass, Event, Frequent, Served},
     http::{
         cache_status::{Forward, Handling},
-        coding,
-        conditional::{self, Evaluation},
+        conditional::{self, Asked, Evaluation},
         fields::ascii,
     },
     layer::{RefreshLayer, ResponseBody},
-    page::{Answer, Failure, Version},
+    page::{Answer, Failure, HitHeaders, Version},
 };
 
 impl RefreshLayer {
@@ -106,46 +102,41 @@ impl RefreshLayer {
             let since = Duration::from_secs(hit.ttl.unsigned_abs());
             self.pages.observer().stale(since);
         }
-        let mut response = outgoing::give(stored, representation.hit.clone(), head);
-        let tag = representation.tags.as_ref().map(|[strong, weak]| {
-            // An outer layer may compress the page for this request. Then its bytes are others, and
-            // a strong tag would name both (RFC 9110 §8.8.1).
-            if coding::is_accepted(&parts.headers) {
-                weak
-            } else {
-                strong
-            }
-        });
+        // An outer layer may compress the page for this request. Then its bytes are others, and a
+        // strong tag would name both (RFC 9110 §8.8.1).
+        let asked = Asked::of(&parts.headers);
+        let has_weak_tag = asked.accepts_coding && representation.weak_tag.is_some();
         // A younger version may be replaced by another one of the same date.
-        let modified = representation.modified.as_ref();
-        let mut modified = modified.filter(|_| version.age(now) >= Duration::from_secs(1));
-        HitValues::with(
-            hit,
-            || now - made_at,
-            |values| {
-                modified = modified.filter(|(date, _)| *date < values.date_seconds);
-                let made = made.map(|how| ascii(how.to_string()));
-                let status = made.as_ref().unwrap_or(&values.cache_status);
-                let values = [
-                    Some(&values.age),
-                    Some(status).filter(|_| self.pages.settings.cache_status),
-                    values.date.as_ref(),
-                    Some(&values.cache_control),
-                    modified.map(|(_, date)| date),
-                    tag,
-                ];
-                representation.fill(response.headers_mut(), values);
-            },
-        );
+        let is_older_than_a_second = hit.age > page.body.age_before;
+        let modified = representation.modified.filter(|_| is_older_than_a_second);
+        let mut response = outgoing::give(stored, representation.hit.clone(), head);
+        let headers = response.headers_mut();
+        let fill = |values: &HitValues| {
+            let modified = modified.filter(|date| *date < values.date_seconds);
+            let made = made.map(|how| ascii(how.to_string()));
+            let status = made.as_ref().unwrap_or(&values.cache_status);
+            let of_hit = HitHeaders {
+                age: &values.age,
+                cache_status: Some(status).filter(|_| self.pages.settings.cache_status),
+                date: values.date.as_ref(),
+                cache_control: values.cache_control.as_ref(),
+                has_weak_tag,
+                is_dated: modified.is_some(),
+            };
+            representation.fill(headers, &of_hit);
+            modified
+        };
+        let modified = HitValues::with(hit, || now - made_at, fill);
         if let Some(limit) = self.policy.cdn_cache {
             outgoing::allow_cdn(response.headers_mut(), hit, limit);
         }
-        let modified = modified.and_then(|(date, _)| date_of(*date));
-        match conditional::evaluate(&parts.headers, stored, modified, head) {
-            Evaluation::Whole => {}
-            Evaluation::Part(part) => outgoing::shorten(&mut response, stored.body(), part),
-            Evaluation::NotModified => outgoing::leave_out(&mut response),
-            Evaluation::Failed => outgoing::refuse(&mut response),
+        if asked.is_conditional {
+            match conditional::evaluate(&parts.headers, stored, modified, head) {
+                Evaluation::Whole => {}
+                Evaluation::Part(part) => outgoing::shorten(&mut response, stored.body(), part),
+                Evaluation::NotModified => outgoing::leave_out(&mut response),
+                Evaluation::Failed => outgoing::refuse(&mut response),
+            }
         }
         response
     }
@@ -166,21 +157,11 @@ impl RefreshLayer {
         let head = parts.method == Method::HEAD;
         let mut response =
             outgoing::give(&representation.content, representation.hit.clone(), head);
-        HitValues::with(
-            hit,
-            || now - made_at,
-            |values| {
-                let values = [
-                    Some(&values.age),
-                    None,
-                    values.date.as_ref(),
-                    None,
-                    None,
-                    None,
-                ];
-                representation.fill(response.headers_mut(), values);
-            },
-        );
+        let headers = response.headers_mut();
+        let fill = |values: &HitValues| {
+            representation.fill_for_generator(headers, &values.age, values.date.as_ref());
+        };
+        HitValues::with(hit, || now - made_at, fill);
         response
     }
 
@@ -239,10 +220,4 @@ impl RefreshLayer {
             headers.append(header::CACHE_STATUS, ascii(how.to_string()));
         }
     }
-}
-
-/// Returns the time of this many seconds since 1970.
-fn date_of(seconds: i64) -> Option<SystemTime> {
-    let since = Duration::from_secs(seconds.try_into().ok()?);
-    SystemTime::UNIX_EPOCH.checked_add(since)
 }

@@ -118,8 +118,9 @@ where
         let run = run.filter(|run| run.is_generator());
         let own = layer.pages.reads_own_writes();
         let own = own.then(|| OwnWrites::of(&parts.headers)).flatten();
+        let is_usual = run.is_none() && own.is_none() && !warm::forces();
         match layer.pages.look(&resource.key, &layer.policy, now) {
-            Ok(Answer::Version(version)) if !warm::forces() && own.is_none() && run.is_none() => {
+            Ok(Answer::Version(version)) if is_usual => {
                 ResponseFuture::ready(layer.give(&version, &parts, now, None))
             }
             Ok(answer) if !warm::forces() && !matches!(answer, Answer::Version(_)) => {

@@ -2,6 +2,7 @@
 //! text that `Debug` of `http::Extensions` prints. Where a release prints something else, a name is
 //! not found, and the caller takes the safe way.
 
+#[cfg(any(feature = "axum", test))]
 use std::fmt::{self, Write};
 
 use http::Extensions;
@@ -20,6 +21,7 @@ pub(super) fn all(extensions: &Extensions) -> Vec<String> {
 }
 
 /// Returns true if there is an extension of the type with this name. Allocates nothing.
+#[cfg(any(feature = "axum", test))]
 pub(super) fn has(extensions: &Extensions, name: &'static str) -> bool {
     struct Search {
         name: &'static str,
