@@ -1,8 +1,7 @@
 use std::time::Duration;
 
 pub(crate) use perennial_store::timing::{
-    BRIEF_RETENTION, Backoff, DATABASE_PATIENCE, LEASE, PRUNE, RECHECK, STATEMENT_TIMEOUT,
-    random_unit,
+    BRIEF_RETENTION, Backoff, DATABASE_PATIENCE, LEASE, RECHECK, STATEMENT_TIMEOUT, random_unit,
 };
 
 /// The pauses between two questions to the store while visitors wait for another process's
@@ -81,6 +80,9 @@ pub(crate) const CAPACITY: Duration = Duration::from_secs(60);
 
 /// The longest time between two updates of a page's `read_at` while the store is nearly full.
 pub(crate) const READ: Duration = Duration::from_hours(1);
+
+/// The longest time between two prunings.
+pub(crate) const PRUNE: Duration = Duration::from_hours(1);
 
 /// The shortest time between two prunings.
 pub(crate) const PRUNE_LEAST: Duration = Duration::from_secs(10);

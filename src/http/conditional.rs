@@ -11,7 +11,7 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 
-use crate::http::{coding, terms};
+use crate::http::{coding, entity_tag::is_generated, terms};
 
 /// What the headers of a request ask for, from one pass over them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,8 +72,9 @@ enum Modified {
 /// condition that cannot be evaluated: the client may mean another version.
 ///
 /// A client that accepts a content coding may have got the page from an outer layer that compresses
-/// it, and then its positions are of other bytes. It gets a part only if `If-Range` has a strong
-/// tag, which such a layer either removes or vouches for (docs/design/0001-outer-layers.md).
+/// it, and then its positions are of other bytes. It gets a part only if `If-Range` has a generated
+/// tag in its strong form, which such a client never gets together with other bytes
+/// (docs/design/0001-outer-layers.md).
 ///
 /// `generated`: the generated `Last-Modified` of the response, in seconds since 1970.
 pub(crate) fn evaluate(
@@ -122,13 +123,19 @@ pub(crate) fn evaluate(
     if head || stored.status() != StatusCode::OK || refuses || !all_evaluated {
         return Evaluation::Whole;
     }
+    // An outer layer may have compressed what this client has, and left the tag as it was. A client
+    // that has the strong form of a generated tag got the stored bytes.
+    let may_be_coded = coding::is_accepted(request)
+        && !stored.headers().contains_key(header::CONTENT_ENCODING)
+        && !(request.contains_key(header::IF_RANGE) && tag.is_some_and(is_generated));
     // A date never matches: a client cannot know whether its date is a strong validator (§13.1.5).
     // A weak tag never matches either (§8.8.3.2).
-    let applies = match (request.get(header::IF_RANGE), tag) {
-        (Some(condition), Some(tag)) => is_strong_match(condition.as_bytes(), tag.as_bytes()),
-        (Some(_), None) => false,
-        (None, _) => !coding::is_accepted(request),
-    };
+    let applies = !may_be_coded
+        && match (request.get(header::IF_RANGE), tag) {
+            (Some(condition), Some(tag)) => is_strong_match(condition.as_bytes(), tag.as_bytes()),
+            (Some(_), None) => false,
+            (None, _) => true,
+        };
     let part = single_range(request, stored.body().len()).filter(|_| applies);
     part.map_or(Evaluation::Whole, Evaluation::Part)
 }
@@ -167,11 +174,17 @@ fn names(
     tag: Option<&HeaderValue>,
     matches: fn(&[u8], &[u8]) -> bool,
 ) -> bool {
-    let tag = tag.map_or(&b""[..], HeaderValue::as_bytes);
+    let tag = tag.map(HeaderValue::as_bytes);
     let lines = request.get_all(condition).iter();
     lines.map(HeaderValue::as_bytes).any(|mut rest| {
         let text = rest.trim_ascii();
-        if text == b"*" || (text == tag && !is_tag(tag)) {
+        if text == b"*" {
+            return true;
+        }
+        let Some(tag) = tag else {
+            return false;
+        };
+        if text == tag && !is_tag(tag) {
             return true;
         }
         // A malformed rest of a line names no tag.
@@ -448,8 +461,30 @@ mod tests {
                 "{condition:?}"
             );
         }
-        let sure = [range, ("accept-encoding", "gzip"), ("if-range", "\"v1\"")];
-        assert_eq!(outcome(false, &sure), Part(5..10));
+        // Also with the handler's own tag, which that layer may have left as it was.
+        let coded = ("accept-encoding", "gzip");
+        let own = ("if-range", "\"v1\"");
+        assert_eq!(outcome(false, &[range, coded, own]), Whole);
+        // The strong form of a generated tag is given to no client that accepts a coding.
+        let tag = "\"p-0123456789abcdef0123456789abcdef\"";
+        let mut generated = Response::new(Bytes::from_static(b"0123456789"));
+        let headers = generated.headers_mut();
+        headers.insert(header::ETAG, HeaderValue::from_static(tag));
+        let request = map(&[range, coded, ("if-range", tag)]);
+        assert_eq!(evaluate(&request, &generated, None, false), Part(5..10));
+        // No layer compresses what has a coding.
+        let mut encoded = Response::new(Bytes::from_static(b"0123456789"));
+        let headers = encoded.headers_mut();
+        headers.insert(header::ETAG, HeaderValue::from_static("\"v1\""));
+        headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("br"));
+        let request = map(&[range, coded, own]);
+        assert_eq!(evaluate(&request, &encoded, None, false), Part(5..10));
+        // Without a tag, an empty condition names nothing.
+        let untagged = Response::new(Bytes::from_static(b"0123456789"));
+        for (condition, expected) in [("if-none-match", Whole), ("if-match", Failed)] {
+            let request = map(&[(condition, "")]);
+            assert_eq!(evaluate(&request, &untagged, None, false), expected);
+        }
     }
 
     /// RFC 9110 §13.1.3: a server may choose to honour exact dates only.

@@ -58,7 +58,8 @@ const MARK: &[u8] = b"\"p-";
 /// when it is served.
 pub(crate) fn generate(response: &Response<Bytes>, added: &[HeaderName]) -> HeaderValue {
     let mut digest = Sha256::new();
-    // Each text is preceded by its length, so that no two responses have the same sequence.
+    // Each text is preceded by its length, and each list by its number, so that no two responses have the
+    // same sequence.
     let mut add = |bytes: &[u8]| {
         digest.update((bytes.len() as u64).to_be_bytes());
         digest.update(bytes);
@@ -74,10 +75,11 @@ pub(crate) fn generate(response: &Response<Bytes>, added: &[HeaderName]) -> Head
     names.dedup();
     for name in names {
         add(name.as_bytes());
-        if !TRANSIENT.contains(&name) {
-            for value in headers.get_all(name) {
-                add(value.as_bytes());
-            }
+        let values = headers.get_all(name).iter();
+        let values: Vec<_> = values.filter(|_| !TRANSIENT.contains(&name)).collect();
+        add(&values.len().to_be_bytes());
+        for value in values {
+            add(value.as_bytes());
         }
     }
     add(response.body());
@@ -113,7 +115,9 @@ pub(crate) fn changed_by<'a>(
     let mut names = now.headers().keys().chain(before.headers().keys());
     names.find(|name| {
         let [was, is] = [before, now].map(|response| response.headers().get_all(*name));
-        *name != header::ETAG && !TRANSIENT.contains(&name.as_str()) && was != is
+        let values_count = !TRANSIENT.contains(&name.as_str());
+        let [was_there, is_there] = [&was, &is].map(|values| values.iter().next().is_some());
+        *name != header::ETAG && (was_there != is_there || (values_count && was != is))
     })
 }
 
@@ -158,6 +162,7 @@ mod tests {
             tag(200, &[("a", "1")], "body"),
             tag(200, &[("a", "1"), ("b", "3")], "body"),
             tag(200, &[("a", "1"), ("b", "2"), ("b", "2")], "body"),
+            tag(200, &[("a", "1"), ("a", "b"), ("a", "2")], "body"),
             tag(200, &[("a", "1"), ("c", "2")], "body"),
             tag(200, &[("a", "1b2")], "body"),
             tag(200, &[("a", "1"), ("b", "2"), ("date", "x")], "body"),

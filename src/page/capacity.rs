@@ -13,7 +13,7 @@ use perennial_store::{Count, Error, Evict, Touch, locked, name::bounded};
 
 use crate::{
     clock::Tick,
-    page::{Answer, Pages},
+    page::{Answer, Pages, Version},
     timing::{CAPACITY, READ},
 };
 
@@ -63,18 +63,25 @@ impl Pages {
     /// Notes that a visitor gets this answer.
     #[inline]
     pub(super) fn note_read(&self, key: &str, answer: &Answer) {
-        if self.settings.store_capacity.is_some()
-            && let Answer::Version(version) = answer
+        // Once for each write and version in memory.
+        if let Answer::Version(version) = answer
+            && version.page.read_in.load(Relaxed) != self.reads.write.load(Relaxed)
         {
-            let write = self.reads.write.load(Relaxed);
-            // Once for each write and version in memory.
-            if version.page.read_in.load(Relaxed) != write {
-                let mut state = locked(&self.reads.state);
-                if state.keys.len() < MOST {
-                    state.keys.insert(key.into());
-                    version.page.read_in.store(write, Relaxed);
-                }
-            }
+            self.note_first_read(key, version);
+        }
+    }
+
+    #[cold]
+    fn note_first_read(&self, key: &str, version: &Version) {
+        let write = self.reads.write.load(Relaxed);
+        if self.settings.store_capacity.is_none() {
+            version.page.read_in.store(write, Relaxed);
+            return;
+        }
+        let mut state = locked(&self.reads.state);
+        if state.keys.len() < MOST {
+            state.keys.insert(key.into());
+            version.page.read_in.store(write, Relaxed);
         }
     }
 

@@ -1,20 +1,13 @@
 use std::{sync::Arc, time::Duration};
 
-use perennial_store::{
-    Error, LockKind, LockName, Probe,
-    error::{with_causes, words::seconds},
-    name::visible,
-};
+use perennial_store::{Error, LockKind, LockName, Probe, error::words::seconds, name::visible};
 use serde::{Serialize, Serializer};
 
-use super::{Failure, Freshness, Known, Pages, Version, flight::Facts};
+use super::{Freshness, Known, Pages, Version, flight::Facts};
 use crate::{
     event::{Bypass, Served},
     policy::Refresh,
 };
-
-/// The most bytes of an error that an explanation has.
-const LONGEST_ERROR: usize = 1000;
 
 /// The answer that a request would get now; from [`Perennial::explain`](crate::Perennial::explain).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -22,7 +15,8 @@ const LONGEST_ERROR: usize = 1000;
 pub struct Explanation {
     /// The answer. A request whose response is not known yet counts as [`Served::Generated`].
     pub served: Served,
-    /// The reason, in a sentence.
+    /// The reason, in a sentence. After a failed generation of this process a second one has the error
+    /// with its causes, at most 1,000 bytes of them.
     pub why: String,
     /// What to change if another answer was expected.
     pub remedy: &'static str,
@@ -100,7 +94,7 @@ impl Pages {
             }
             Some(Known::Cooldown { until, failure, .. }) => {
                 let mut explanation = in_cooldown((until - facts.now).as_secs());
-                explanation.why += &error_of(failure.as_ref());
+                explanation.why += &error_of(failure.as_deref());
                 return Ok(explanation);
             }
             None => {
@@ -154,7 +148,7 @@ impl Pages {
                         lock.failures
                     );
                     explanation.why += &failed;
-                    explanation.why += &error_of(version.failure.as_ref());
+                    explanation.why += &error_of(version.failure.as_deref());
                     explanation.remedy = Served::Failed.remedy();
                 }
                 _ => {}
@@ -192,13 +186,10 @@ fn explain_version(version: &Version, facts: &Facts<'_>, place: &str) -> Explana
 
 /// Returns a sentence with the error of a failure. Without a failure that this process knows, the log
 /// of another one has the error.
-fn error_of(failure: Option<&Failure>) -> String {
-    let Some(failure) = failure else {
-        return String::new();
-    };
-    let text = with_causes(&*failure.error);
-    let end = text.floor_char_boundary(LONGEST_ERROR);
-    format!(" Its error: {}", visible(&text[..end]))
+fn error_of(failure: Option<&str>) -> String {
+    failure.map_or_else(String::new, |error| {
+        format!(" Its error: {}", visible(error))
+    })
 }
 
 fn in_cooldown(left: u64) -> Explanation {

@@ -234,9 +234,9 @@ impl<B: Clone + PartialEq> Flight<B> {
         }
     }
 
-    /// Returns true from the publish on, or from a failure on: what is left is to release the lease.
-    /// Then memory has the result, and a request that finds it stale starts the next regeneration,
-    /// which begins after the release.
+    /// Returns true while the lease is being released, after a publish or a failure. Memory has the
+    /// result already, and a request that finds it stale starts the next regeneration, which begins
+    /// after the release.
     pub(crate) fn is_over(&self) -> bool {
         matches!(self.phase, Phase::Releasing)
     }

@@ -2,11 +2,15 @@ use std::{error::Error as StdError, pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{Response, header};
+use perennial_store::error::with_causes;
 
 use crate::{
     http::fields::seconds,
     page::{Generated, Page},
 };
+
+/// The most bytes of an error that explanations show.
+const LONGEST_ERROR: usize = 1000;
 
 /// A run of the generator.
 pub(crate) type Generator = Pin<Box<dyn Future<Output = Generated> + Send>>;
@@ -46,6 +50,14 @@ impl Failure {
         }
     }
 
+    /// Returns the error with its causes, cut to [`LONGEST_ERROR`]. Memory keeps no more of a failure: its
+    /// response may be large, and visitors may ask for many pages that fail.
+    pub(super) fn text(&self) -> Arc<str> {
+        let mut text = with_causes(&*self.error);
+        text.truncate(text.floor_char_boundary(LONGEST_ERROR));
+        text.into()
+    }
+
     /// Adds the time until another try.
     pub(super) fn retrying(mut self, retry_in: Duration) -> Self {
         self.retry_in = retry_in;
@@ -55,5 +67,18 @@ impl Failure {
             retry_after.or_insert_with(|| seconds(retry_in).into());
         }
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_of_a_failure_is_bounded() {
+        assert_eq!(&*Failure::new("it failed").text(), "it failed");
+        // Cut between two characters.
+        let long = Failure::new("x".to_owned() + &"ä".repeat(1000)).text();
+        assert_eq!(long.len(), LONGEST_ERROR - 1);
     }
 }

@@ -151,7 +151,7 @@ impl Invalidations {
     }
 
     /// Returns the latest epoch without a gap before: this process knows all invalidations until then.
-    pub(crate) fn seen(&self) -> i64 {
+    pub(super) fn seen(&self) -> i64 {
         self.read(|list| list.seen)
     }
 

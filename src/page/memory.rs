@@ -159,9 +159,11 @@ impl Weighter<String, Known> for Weight {
                 #[cfg(feature = "compression")]
                 let metadata =
                     metadata + body.codings.as_ref().map_or(0, |codings| codings.weight());
-                body.plain.weight() + metadata
+                let failure = version.failure.as_ref().map_or(0, |failure| failure.len());
+                body.plain.weight() + metadata + failure
             }
-            Known::HitForPass { .. } | Known::Cooldown { .. } => 0,
+            Known::Cooldown { failure, .. } => failure.as_ref().map_or(0, |failure| failure.len()),
+            Known::HitForPass { .. } => 0,
         };
         (OVERHEAD + key.len() + content) as u64
     }

@@ -63,7 +63,7 @@ pub(crate) struct Metadata {
 pub(crate) struct LastModified {
     /// The date in whole seconds since 1970.
     pub(crate) seconds: i64,
-    /// A client may have this date from the version before, so no response has it.
+    /// A client may have this date, or a later one, from an earlier version, so no response has it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_ambiguous: bool,
 }

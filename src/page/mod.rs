@@ -26,7 +26,7 @@ use std::{
     collections::{HashMap, HashSet},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicI64, Ordering::Relaxed},
+        atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -87,8 +87,6 @@ pub(crate) struct Pages {
     own_writes: AtomicBool,
     /// A random number that other processes do not have.
     process_id: u64,
-    /// Pruning is hourly before this time.
-    brief_until: AtomicI64,
     /// The headers that a warning has named; see [`Pages::warn_of_retagging`].
     retagging: Mutex<HashSet<HeaderName>>,
     pub(crate) settings: Settings,
@@ -154,7 +152,6 @@ impl Pages {
             reads: Reads::default(),
             own_writes: AtomicBool::new(false),
             process_id: uuid::Uuid::new_v4().as_u64_pair().0,
-            brief_until: AtomicI64::new(i64::MIN),
             retagging: Mutex::default(),
             settings,
             running: Mutex::default(),
@@ -222,14 +219,17 @@ impl Pages {
         caller: Option<Arc<Run>>,
         request: impl Future<Output = T>,
     ) -> T {
-        let (chain, permit) = match caller {
-            Some(run) => (run.chain(), run.permit()),
+        let site = self.address();
+        let own = caller.as_ref().and_then(|run| run.permit(site));
+        let permit = match own {
+            Some(permit) => Some(permit),
             None => {
                 let permit = Arc::clone(&self.permits).acquire_owned().await;
-                (None, permit.ok().map(Arc::new))
+                permit.ok().map(Arc::new)
             }
         };
-        let run = Arc::new(Run::request(chain, permit));
+        let chain = caller.and_then(|run| run.chain());
+        let run = Arc::new(Run::request(site, chain, permit));
         run.carry_out(request).await
     }
 
@@ -261,11 +261,12 @@ impl Pages {
         };
         let (answer, leads) = visited.unwrap_or((Answer::Unavailable { retry_in: RECHECK }, false));
         let answer = self.or_servable(answer, key, policy);
-        let part = match &answer {
-            Answer::Version(version) => Some(&**version),
-            Answer::Pass(_) | Answer::Failed(_) | Answer::Unavailable { .. } => None,
-        };
-        run.inherit(part, &self.facts(key, policy));
+        match &answer {
+            Answer::Version(version) => run.inherit(version, &self.facts(key, policy)),
+            Answer::Failed(_) | Answer::Unavailable { .. } => run.inherit_missing(),
+            // The response that the service gives in place of a version is taken over.
+            Answer::Pass(_) => {}
+        }
         (answer, leads)
     }
 
@@ -281,6 +282,11 @@ impl Pages {
 
     pub(crate) fn process_id(&self) -> u64 {
         self.process_id
+    }
+
+    /// Returns the latest epoch that this process knows.
+    pub(crate) fn latest_epoch(&self) -> i64 {
+        self.invalidations.latest()
     }
 
     pub(crate) fn is_off(&self) -> bool {

@@ -42,6 +42,8 @@ pub(crate) struct Run {
     /// The generator of this run, or that has started it.
     chain: Option<Arc<Chain>>,
     inherited: Mutex<Inherited>,
+    /// The site that has given the permit.
+    site: Site,
     permit: Option<Permit>,
     /// The end of the waits for parts.
     until: Instant,
@@ -142,17 +144,19 @@ impl Run {
             is_generator: true,
             chain: Some(Arc::new(Chain { site, key, outer })),
             inherited: Mutex::default(),
+            site,
             permit,
             until: now.checked_add(timeout / 4 * 3).unwrap_or(now),
         }
     }
 
     /// A request of the application, on a permit.
-    pub(super) fn request(outer: Option<Arc<Chain>>, permit: Option<Permit>) -> Self {
+    pub(super) fn request(site: Site, outer: Option<Arc<Chain>>, permit: Option<Permit>) -> Self {
         Self {
             is_generator: false,
             chain: outer,
             inherited: Mutex::default(),
+            site,
             permit,
             until: Instant::now(),
         }
@@ -176,8 +180,9 @@ impl Run {
         std::mem::take(&mut *locked(&self.inherited))
     }
 
-    pub(super) fn permit(&self) -> Option<Permit> {
-        self.permit.clone()
+    /// Returns the permit, if it is this site's.
+    pub(super) fn permit(&self, site: Site) -> Option<Permit> {
+        self.permit.clone().filter(|_| self.site == site)
     }
 
     pub(super) fn chain(&self) -> Option<Arc<Chain>> {
@@ -201,15 +206,16 @@ impl Run {
         Some(self.until).filter(|until| *until > Instant::now())
     }
 
-    /// Takes over a part. `None`: it is missing.
-    pub(crate) fn inherit(&self, part: Option<&Version>, facts: &Facts<'_>) {
-        let Some(version) = part else {
-            locked(&self.inherited).is_provisional = true;
-            return;
-        };
-        self.change(version.page.meta.key(), |inherited| {
-            inherited.add(version, facts);
+    /// Takes over a part.
+    pub(crate) fn inherit(&self, part: &Version, facts: &Facts<'_>) {
+        self.change(part.page.meta.key(), |inherited| {
+            inherited.add(part, facts);
         });
+    }
+
+    /// A part is missing: the content is provisional.
+    pub(crate) fn inherit_missing(&self) {
+        locked(&self.inherited).is_provisional = true;
     }
 
     /// Takes over a response that an inner layer has passed on: its tags, and its interval.

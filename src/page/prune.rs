@@ -1,31 +1,23 @@
 //! Pruning: removes versions, locks and invalidations that are not needed any more.
 
-use std::{sync::atomic::Ordering::Relaxed, time::Duration};
+use std::time::Duration;
 
 use perennial_store::{Error, PruneEntries, PruneInvalidations};
 
 use crate::{
     page::Pages,
-    timing::{BRIEF_RETENTION, INVALIDATION_MEMORY, PRUNE, PRUNE_LEAST},
+    timing::{INVALIDATION_MEMORY, PRUNE, PRUNE_LEAST},
 };
 
 /// The lock of the process that prunes for a site.
 const PRUNE_LOCK: &str = "prune";
 
-/// The lock of the process that prunes more often, while there are rows that stay briefly.
-const BRIEF_LOCK: &str = "prune-brief";
-
 impl Pages {
     /// Removes versions whose own retention is over, unused locks, and invalidations that are older
-    /// than each version. One process does so once a day, or once in each retention if that is
-    /// shorter. While there are rows that stay briefly, one process does so each hour: versions that
-    /// say that there is no such page, keys beyond a layer's limit, and locks without a version.
+    /// than each version. One process does so once an hour, or once in each retention if that is
+    /// shorter: crawlers leave rows that stay briefly.
     pub(super) async fn prune(&self) -> Result<(), Error> {
-        let name = match self.has_brief_rows() {
-            true => BRIEF_LOCK,
-            false => PRUNE_LOCK,
-        };
-        let Some(lease) = self.locks.take_housekeeping(name).await? else {
+        let Some(lease) = self.locks.take_housekeeping(PRUNE_LOCK).await? else {
             return Ok(());
         };
         let (mut oldest, mut after) = (i64::MAX, None);
@@ -47,20 +39,6 @@ impl Pages {
     }
 
     pub(super) fn prune_interval(&self) -> Duration {
-        let usual = self.settings.retention.clamp(PRUNE_LEAST, PRUNE);
-        match self.has_brief_rows() {
-            true => usual.min(BRIEF_RETENTION),
-            false => usual,
-        }
-    }
-
-    fn has_brief_rows(&self) -> bool {
-        self.now().0 < self.brief_until.load(Relaxed)
-    }
-
-    /// Prunes more often until the rows that are left now, and soon are of no use, are gone.
-    pub(super) fn leaves_brief_rows(&self) {
-        let until = self.now() + 3 * BRIEF_RETENTION;
-        self.brief_until.store(until.0, Relaxed);
+        self.settings.retention.clamp(PRUNE_LEAST, PRUNE)
     }
 }

@@ -102,8 +102,9 @@ impl Page {
     /// the generator had ended (§8.8.2.1). An unchanged page keeps the date of the page `before`.
     /// `dated_before`: the `Date` of that page, in seconds since 1970.
     ///
-    /// A date names one version. If another one has it too, a client that has the one would be told
-    /// that the other one is not modified. A client without a date may send `Date` instead.
+    /// A date names one version. If another one had it too, a client that has the one would be told
+    /// that the other one is not modified. A client without a date may send `Date` instead, which is up to
+    /// a second off, as versions of one age share it. So the date has to be later than all of these.
     pub(super) fn last_modified(
         response: &Response<Bytes>,
         fence: i64,
@@ -126,10 +127,21 @@ impl Page {
         let seconds = fence.div_euclid(1_000_000) - 1;
         http_date(seconds)?;
         let before = before.and_then(|before| before.meta.stored.modified);
-        let taken = [before.map(|before| before.seconds), dated_before];
-        Some(LastModified {
-            seconds,
-            is_ambiguous: taken.contains(&Some(seconds)),
+        let taken = [
+            before.map(|before| before.seconds),
+            dated_before.map(|date| date + 1),
+        ];
+        // The latest of all earlier versions, as the one before has that of those before it.
+        let taken = taken.into_iter().flatten().max();
+        Some(match taken {
+            Some(taken) if seconds <= taken => LastModified {
+                seconds: taken,
+                is_ambiguous: true,
+            },
+            _ => LastModified {
+                seconds,
+                is_ambiguous: false,
+            },
         })
     }
 }
@@ -395,5 +407,77 @@ fn share(headers: &mut HeaderMap, body: Bytes) -> Bytes {
     match is_copied {
         true => buffer,
         false => body,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::{collection::vec, prelude::*};
+
+    use super::*;
+
+    /// The begin of a regeneration after the end of the one before and its time, in microseconds, the
+    /// error of its `Date` in seconds, and a letter of its content.
+    type Run = (i64, i64, i64, char);
+
+    fn runs() -> impl Strategy<Value = Vec<Run>> {
+        let pause = prop_oneof![0..2_000_000_i64, 0..20_000_000_i64];
+        let letter = prop_oneof![Just('a'), Just('b'), Just('c')];
+        vec((pause, 0..2_000_000_i64, -1..=1_i64, letter), 2..8)
+    }
+
+    proptest! {
+        /// RFC 9110 §8.8.2.2: no client can have the date of two versions.
+        #[test]
+        fn date_names_one_version(start in 0..1_000_000_i64, runs in runs()) {
+            let mut clock = 1_790_000_000_000_000 + start;
+            let mut page: Option<Page> = None;
+            let mut date = None;
+            // The dates that a client may have, and the content that it has then.
+            let mut known = Vec::new();
+            for (pause, took, error, letter) in runs {
+                let fence = clock + pause;
+                clock = fence + took;
+                let mut response = Response::new(Bytes::from(letter.to_string()));
+                let tag = HeaderValue::try_from(format!("\"{letter}\"")).expect("a value");
+                response.headers_mut().insert(header::ETAG, tag);
+                let modified = Page::last_modified(&response, fence, page.as_ref(), date);
+                let modified = modified.expect("a plausible time");
+                if !modified.is_ambiguous {
+                    let shown = modified.seconds;
+                    let other = known.iter().find(|(date, its)| *date == shown && *its != letter);
+                    prop_assert_eq!(other, None);
+                    known.push((shown, letter));
+                }
+                date = Some(clock.div_euclid(1_000_000));
+                known.push((clock.div_euclid(1_000_000) + error, letter));
+                let metadata = Metadata { modified: Some(modified), ..Metadata::default() };
+                page = Some(Page::new("/", response, metadata, page.as_ref()));
+            }
+        }
+    }
+
+    #[test]
+    fn page_that_has_not_changed_for_seconds_has_a_date() {
+        let response = |body: &'static str| Response::new(Bytes::from_static(body.as_bytes()));
+        let second = 1_790_000_000;
+        let first = Page::last_modified(&response("a"), second * 1_000_000, None, None);
+        let first = first.expect("a plausible time");
+        assert_eq!((first.seconds, first.is_ambiguous), (second - 1, false));
+        let metadata = Metadata {
+            modified: Some(first),
+            ..Metadata::default()
+        };
+        let mut tagged = response("b");
+        let tag = HeaderValue::from_static("\"b\"");
+        tagged.headers_mut().insert(header::ETAG, tag);
+        let first = Page::new("/", response("a"), metadata, None);
+        for (later, expected) in [(1, None), (2, None), (3, Some(second + 2))] {
+            let fence = (second + later) * 1_000_000;
+            let next = Page::last_modified(&tagged, fence, Some(&first), Some(second));
+            let next = next.expect("a plausible time");
+            let date = Some(next.seconds).filter(|_| !next.is_ambiguous);
+            assert_eq!(date, expected, "{later}");
+        }
     }
 }

@@ -234,10 +234,6 @@ impl Task {
             Step::Release { cooldown, removes } => {
                 self.give_back_permit();
                 let lease = self.lease.take();
-                if removes || self.flight.newest().is_none() {
-                    // The row of the lock stays, without a page.
-                    pages.leaves_brief_rows();
-                }
                 Box::pin(async move {
                     if let Some(lease) = lease {
                         if removes {
@@ -274,9 +270,6 @@ impl Task {
     fn retention(&self, version: &Version, interval: Duration) -> Duration {
         let usual = self.pages.settings.retention;
         let is_negative = version.page.meta.is_negative();
-        if self.given.kept_briefly || is_negative {
-            self.pages.leaves_brief_rows();
-        }
         match (self.given.kept_briefly, is_negative) {
             (true, _) => BRIEF_RETENTION,
             (false, true) => interval.saturating_add(usual.min(BRIEF_RETENTION)),

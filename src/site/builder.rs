@@ -150,7 +150,7 @@ impl Builder {
     /// Sets the time for which a stale version and an unused named lock are stored. Default: 90
     /// days.
     ///
-    /// Once a day (with a shorter retention, as often), a request removes what is older.
+    /// Once an hour (with a shorter retention, as often), a request removes what is older.
     pub fn retention(mut self, retention: Duration) -> Self {
         self.settings.retention = retention;
         self

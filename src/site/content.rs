@@ -90,7 +90,8 @@ impl Perennial {
     /// # Errors
     ///
     /// [`Invalid`](crate::ErrorKind::Invalid): the key is empty, begins with `/` or is longer than
-    /// 4 KiB, or the content is what this generator generates itself. Without a
+    /// 4 KiB, or the call comes from the generator of this very content, which would wait for itself.
+    /// Without a
     /// servable version: [`Generator`](crate::ErrorKind::Generator), for a failure, a panic, a
     /// timeout or content larger than [`Builder::max_body`](crate::Builder::max_body), or
     /// [`Unavailable`](crate::ErrorKind::Unavailable), if another call generates for too long, or

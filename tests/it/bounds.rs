@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use axum::{Router, extract::Request, http::StatusCode, routing::get};
+use axum::{Router, extract::Request, http::StatusCode};
 use http::HeaderName;
 use perennial::{Builder, ErrorKind, Key, Perennial, Refresh, layer::RefreshLayer};
 use tokio::time::{Instant, sleep};
@@ -39,7 +39,14 @@ impl Site {
     /// `/missing/…` and `/gone/…` are no pages, `/broken/…` fails, and `/private/…` is not stored.
     /// Each other path and query is a page of 1,000 bytes.
     fn new(builder: Builder, layered: impl Fn(RefreshLayer) -> RefreshLayer) -> Self {
-        let shared = Shared::new();
+        Self::of(Shared::new(), builder, layered)
+    }
+
+    fn of(
+        shared: Shared,
+        builder: Builder,
+        layered: impl Fn(RefreshLayer) -> RefreshLayer,
+    ) -> Self {
         let site = shared.open(builder);
         let page = async |request: Request| {
             let status = match request.uri().path().split('/').nth(1) {
@@ -55,7 +62,7 @@ impl Site {
             (status, [("cache-control", control)], vec![b'x'; 1000])
         };
         let layer = site.layer(Refresh::every(perennial::DAY)).max_keys(KEYS);
-        let app = here(Router::new().fallback(get(page)).layer(layered(layer)));
+        let app = here(Router::new().fallback(page).layer(layered(layer)));
         Self { shared, site, app }
     }
 
@@ -122,6 +129,21 @@ async fn crawler_of_paths_that_store_nothing_leaves_the_locks_of_two_hours() {
         assert_eq!(rows.pages, 1, "{kind}");
         assert!(rows.locks <= 3 * KEYS, "{kind}: {}", rows.locks);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn restarted_process_removes_what_a_crawler_has_left_before() {
+    let builder = || patient().revision("1");
+    let before = Site::new(builder(), |layer| layer);
+    for number in 0..KEYS / 2 {
+        before.get(&format!("/missing/{number}")).await;
+    }
+    let after = Site::of(before.shared.clone(), builder(), |layer| layer);
+    for _ in 0..25 {
+        sleep(HOUR / 10).await;
+        after.get("/real").await;
+    }
+    assert_eq!(after.rows().await.pages, 1);
 }
 
 /// A scanner asks for thousands of paths within minutes, each day.
@@ -211,6 +233,22 @@ async fn a_key_has_four_kibibytes() {
         let rows = site.rows().await;
         assert_eq!(rows.pages - before.pages, 1, "{kind}");
         assert_eq!(rows.locks - before.locks, 1, "{kind}");
+    }
+}
+
+/// RFC 9111 §4.4: the page is invalidated, though this request itself is answered by the service.
+#[tokio::test(start_paused = true)]
+async fn unsafe_request_with_a_long_header_of_the_key_invalidates() {
+    const THEME: HeaderName = HeaderName::from_static("x-theme");
+    let site = Site::new(patient(), |layer| {
+        layer.key(Key::new().header(THEME)).invalidate_on_unsafe()
+    });
+    for (length, generations) in [(10, 1), (5000, 2), (60_000, 3)] {
+        site.get("/page").await;
+        assert_eq!(site.shared.generations("/page"), generations);
+        let theme = "x".repeat(length);
+        let reply = support::request(site.app, "POST", "/page", &[("x-theme", &theme)]).await;
+        assert_eq!(reply.status, 200);
     }
 }
 

@@ -184,19 +184,19 @@ async fn page_whose_holder_is_lost_is_taken_over_when_its_lease_ends() {
     );
 }
 
-/// Each process looks several times a day whether to prune.
+/// Each process looks several times an hour whether to prune.
 #[tokio::test(start_paused = true)]
-async fn pages_are_pruned_once_a_day_by_one_process() {
+async fn pages_are_pruned_once_an_hour_by_one_process() {
     let shared = Shared::new();
     let processes = [(), ()].map(|()| process(&shared, Refresh::every(10 * DAY)));
     for _ in 0..48 {
         for process in &processes {
             get(process.address, "/").await;
         }
-        tokio::time::sleep(Duration::from_hours(1)).await;
+        tokio::time::sleep(Duration::from_mins(5)).await;
     }
     let counts = processes.map(|process| process.statements.take().remove("prune-entries"));
-    // One statement for the page, and one at the end of the list.
+    // One statement for the page, and one at the end of the list, in each of four hours.
     let pruned: usize = counts.into_iter().flatten().sum();
-    assert_eq!(pruned, 2 * 2);
+    assert!((2 * 3..=2 * 4).contains(&pruned), "{pruned}");
 }

@@ -5,7 +5,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
 };
@@ -16,6 +16,7 @@ use axum::{
     error_handling::HandleErrorLayer,
     extract::Request,
     http::{StatusCode, header},
+    middleware::{Next, from_fn},
     response::IntoResponse,
     routing::get as route,
 };
@@ -206,6 +207,132 @@ async fn response_that_an_inner_layer_does_not_store_hands_on_its_tags_and_times
             "{reason}: older than the response allows"
         );
     }
+}
+
+/// A handler that makes its page from another page of its router, and shows what it may if there is none.
+fn composed(inside: axum::routing::MethodRouter) -> axum::routing::MethodRouter {
+    let inside = Router::new().route("/inside", inside);
+    route(async move || {
+        let mut request = Request::new(Body::empty());
+        *request.uri_mut() = "/inside".parse().expect("a URI");
+        let Ok(response) = inside.oneshot(request).await;
+        match response.status().is_success() {
+            true => "with the part",
+            false => "without the part",
+        }
+    })
+}
+
+/// A page that was made without its part is made again soon, however the inner layer came to its answer.
+#[tokio::test(start_paused = true)]
+async fn page_whose_inner_page_fails_is_provisional() {
+    for reason in ["it fails", "it is in cooldown", "it passes"] {
+        let site = open();
+        let is_broken = Arc::new(AtomicBool::new(true));
+        let part = {
+            let is_broken = Arc::clone(&is_broken);
+            route(async move || match is_broken.load(SeqCst) {
+                true => StatusCode::SERVICE_UNAVAILABLE,
+                false => StatusCode::OK,
+            })
+        };
+        let inner = site.layer(every(HOUR).cooldown(2 * SECOND));
+        let inner = match reason {
+            "it passes" => inner.max_keys(0),
+            _ => inner,
+        };
+        let part = part.layer(inner);
+        if reason == "it is in cooldown" {
+            let app = Router::new().route("/inside", part.clone());
+            assert_eq!(get(&app, "/inside").await.status, 503);
+        }
+        let page = composed(part);
+        let app = Router::new().route("/p", page.layer(site.layer(every(HOUR))));
+        assert_eq!(get(&app, "/p").await.text(), "without the part", "{reason}");
+        is_broken.store(false, SeqCst);
+        testing::advance(10 * SECOND).await;
+        assert_eq!(get(&app, "/p").await.text(), "with the part", "{reason}");
+        let hit = get(&app, "/p").await;
+        let status = hit.header("cache-status");
+        // Three seconds, if that was provisional, too.
+        assert_eq!(status, "perennial; hit; ttl=3600", "{reason}");
+    }
+}
+
+/// The first response that an inner layer passes counts as the later ones do.
+#[tokio::test(start_paused = true)]
+async fn passed_part_has_the_same_effect_each_time() {
+    let site = open();
+    let part = route(async || ([(header::SET_COOKIE, "a=b")], "part"));
+    let page = composed(part.layer(site.layer(every(HOUR))));
+    let app = Router::new().fallback(page).layer(site.layer(every(HOUR)));
+    for path in ["/first", "/second"] {
+        get(&app, path).await;
+        let reply = get(&app, path).await;
+        assert_eq!(reply.header("cache-status"), "perennial; hit; ttl=3600");
+    }
+}
+
+/// The permit of a regeneration is free when its generator has ended, whoever keeps its request.
+#[tokio::test(start_paused = true)]
+async fn request_that_outlives_its_generator_keeps_no_permit() {
+    let site = Database::new().open(Perennial::builder().max_regenerations(1));
+    let site = site.expect("opens");
+    let runs = Arc::new(AtomicUsize::new(0));
+    let page = {
+        let runs = Arc::clone(&runs);
+        async move |request: Request| {
+            // As for a log that is written later.
+            tokio::spawn(async move {
+                tokio::time::sleep(HOUR).await;
+                drop(request);
+            });
+            format!("run {} of it", runs.fetch_add(1, SeqCst) + 1)
+        }
+    };
+    let app = Router::new()
+        .fallback(page)
+        .layer(site.layer(every(10 * SECOND)));
+    for run in 1..10 {
+        assert_eq!(get(&app, "/").await.run(), run);
+        testing::advance(11 * SECOND).await;
+    }
+}
+
+/// A request that reaches an inner layer only after its generator was cancelled stores nothing there:
+/// what lies between the two layers would be missing.
+#[tokio::test(start_paused = true)]
+async fn late_request_of_a_cancelled_generator_stores_nothing() {
+    let site = open();
+    let is_slow = Arc::new(AtomicBool::new(true));
+    let between = {
+        let is_slow = Arc::clone(&is_slow);
+        from_fn(move |request: Request, next: Next| {
+            let is_slow = is_slow.load(SeqCst);
+            async move {
+                // A task that nobody cancels.
+                let work = tokio::spawn(async move {
+                    if is_slow {
+                        tokio::time::sleep(30 * SECOND).await;
+                    }
+                    next.run(request).await
+                });
+                let mut response = work.await.expect("ends");
+                let value = header::HeaderValue::from_static("yes");
+                response.headers_mut().insert("x-between", value);
+                response
+            }
+        })
+    };
+    let outer = site.layer(every(HOUR).timeout(5 * SECOND).cooldown(SECOND));
+    let app = Router::new()
+        .route("/p", route(async || "page").layer(site.layer(every(HOUR))))
+        .layer(between)
+        .layer(outer);
+    assert_eq!(get(&app, "/p").await.status, 503);
+    is_slow.store(false, SeqCst);
+    testing::advance(60 * SECOND).await;
+    assert_eq!(get(&app, "/p").await.header("x-between"), "yes");
 }
 
 /// The headers to the client are the outer layer's.

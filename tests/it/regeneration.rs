@@ -233,6 +233,31 @@ async fn nobody_waits_for_a_response_that_was_not_stored_the_last_time() {
     }
 }
 
+/// The same in several processes: where another one finds out, nobody waits for that.
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_another_process_that_tries_to_store_a_response_again() {
+    const RUN: Duration = Duration::from_secs(2);
+    let shared = Shared::new();
+    let processes: Vec<_> = (0..4)
+        .map(|_| {
+            let page = route(async || {
+                tokio::time::sleep(RUN).await;
+                ([("set-cookie", "a=b")], "page")
+            });
+            let layer = shared.site().layer(Refresh::every(Duration::from_secs(60)));
+            here(Router::new().route("/", page.layer(layer)))
+        })
+        .collect();
+    for process in &processes {
+        get(*process, "/").await;
+    }
+    testing::advance(Duration::from_secs(120)).await;
+    let visits = Crowd::visit(20, &processes, "/").rest().await;
+    let waited = visits.iter().filter(|reply| reply.took > RUN).count();
+    assert_eq!(waited, 1, "the one whose request was tried");
+    assert!(visits.iter().all(|reply| reply.took <= 2 * RUN));
+}
+
 /// A page that may be stored again is stored by the probe.
 #[tokio::test(start_paused = true)]
 async fn response_that_may_be_stored_again_is_stored_by_the_probe() {

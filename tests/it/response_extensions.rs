@@ -16,11 +16,11 @@ use axum::{
     extract::{MatchedPath, Request},
     http::StatusCode,
     middleware::map_response,
-    response::{IntoResponse, Response},
+    response::{Html, IntoResponse, Response},
     routing::get as route,
 };
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
-use perennial::{Perennial, RefreshAfter, Tags, layer::RefreshLayer};
+use perennial::{Content, Perennial, RefreshAfter, Tags, layer::RefreshLayer};
 use tower::ServiceBuilder;
 use tower_http::request_id::{
     MakeRequestUuid, PropagateRequestIdLayer, RequestId, SetRequestIdLayer,
@@ -173,6 +173,11 @@ async fn known_extensions_need_no_declaration() {
     let page = async |Extension(id): Extension<RequestId>| (Extension(id), "page");
     assert!(is_stored(Router::new().route("/page", route(page).layer(stack))).await);
     let page = async || (Extension(Template("not known")), "page");
+    assert!(!is_stored(routed(route(page), site().layer(every(LONG)))).await);
+    // What the application puts into a type of axum's or of Perennial's is the application's.
+    let page = async || (Extension(Html("<p>text</p>")), "page");
+    assert!(!is_stored(routed(route(page), site().layer(every(LONG)))).await);
+    let page = async || (Extension(Content::default()), "page");
     assert!(!is_stored(routed(route(page), site().layer(every(LONG)))).await);
 }
 

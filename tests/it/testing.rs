@@ -15,7 +15,9 @@ use perennial_jobs::Once;
 use perennial_testing::{Database, advance};
 use tokio::time::Instant;
 
-use crate::support::{self, is_database, request, taken};
+#[cfg(feature = "compression")]
+use crate::support::request;
+use crate::support::{self, is_database, taken};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_mins(1);

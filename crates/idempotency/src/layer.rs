@@ -5,9 +5,7 @@ use std::{
 };
 
 use http::{Method, request::Parts};
-use perennial_store::{
-    Begin, Begun, Error, Forget, LockName, Locks, PruneRequests, locked, timing::PRUNE,
-};
+use perennial_store::{Begin, Begun, Error, Forget, LockName, Locks, PruneRequests, locked};
 use tokio::time::Instant;
 use tower::Layer;
 
@@ -156,9 +154,9 @@ impl IdempotencyLayer {
         if now < *next {
             return;
         }
-        *next = now + PRUNE / 24;
+        *next = now + DAY / 24;
         let store = self.locks.store().clone();
-        let begin = Begin::new("prune", self.locks.owner(), "", PRUNE, PRUNE, None);
+        let begin = Begin::new("prune", self.locks.owner(), "", DAY, DAY, None);
         tokio::spawn(async move {
             // The store logs a failure. The next day's pruning removes the rest.
             if let Ok(Begun::Own) = store.call(begin).await {

@@ -80,9 +80,6 @@ pub const RECHECK: Duration = Duration::from_secs(1);
 /// lock without a stored page.
 pub const BRIEF_RETENTION: Duration = Duration::from_hours(1);
 
-/// The longest time between two prunings.
-pub const PRUNE: Duration = Duration::from_hours(24);
-
 /// Runs a call, and drops it after `limit`.
 ///
 /// # Errors

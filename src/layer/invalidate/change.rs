@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use http::{HeaderMap, Method, Response};
+use http::{Method, Response};
 
 use crate::{
-    layer::own_writes::OwnWrites,
+    layer::own_writes,
     page::{Pages, Target, written},
 };
 
@@ -31,23 +31,12 @@ pub(super) fn names(tags: &[String]) -> Vec<String> {
 pub(in crate::layer) struct Change {
     pages: Arc<Pages>,
     names: Vec<String>,
-    /// The author's changes before this one.
-    before: Option<OwnWrites>,
 }
 
 impl Change {
-    /// Creates the change of a request with these headers.
-    pub(in crate::layer) fn of(
-        pages: &Arc<Pages>,
-        headers: &HeaderMap,
-        names: Vec<String>,
-    ) -> Self {
-        let own = pages.reads_own_writes();
-        Self {
-            pages: Arc::clone(pages),
-            names,
-            before: own.then(|| OwnWrites::of(headers)).flatten(),
-        }
+    pub(in crate::layer) fn of(pages: &Arc<Pages>, names: Vec<String>) -> Self {
+        let pages = Arc::clone(pages);
+        Self { pages, names }
     }
 
     /// Awaits the response. A successful one (RFC 9111 §4.4) invalidates these names and the names
@@ -65,8 +54,7 @@ impl Change {
             names.extend(named(answer));
             let epoch = self.pages.invalidate_names(names).await;
             if let Some(epoch) = epoch.max(own).filter(|_| self.pages.reads_own_writes()) {
-                let own = OwnWrites::and(self.before, epoch, &self.pages);
-                own.tell(answer.headers_mut());
+                own_writes::set_cookie(answer.headers_mut(), self.pages.process_id(), epoch);
             }
         }
         response

@@ -33,11 +33,12 @@ impl InvalidateLayer {
     /// Lets the author of a change see it in each process. Default: the author may get the old page
     /// for a second, or while it is regenerated.
     ///
-    /// After an invalidation by this layer or the handler, the response sets the cookie
-    /// `perennial-epoch` for ten seconds (`HttpOnly`, `SameSite=Lax`). A request with the cookie
-    /// waits until its process knows the invalidation, and then for the new version. If another
-    /// request generates that, the wait ends after [`first_wait`](crate::Refresh::first_wait). Each
-    /// process needs the setting, which holds for all layers of the site.
+    /// After an invalidation by this layer or the handler, the response sets a cookie for ten seconds
+    /// (`HttpOnly`, `SameSite=Lax`), whose name begins with `perennial-epoch-` and ends with a number
+    /// of the process. A request with such cookies waits until its process knows the invalidations of
+    /// the other processes, and then for the new version. If another request generates that, the wait
+    /// ends after [`first_wait`](crate::Refresh::first_wait). Each process needs the setting, which
+    /// holds for all layers of the site.
     pub fn read_own_writes(self) -> Self {
         self.pages.read_own_writes();
         self

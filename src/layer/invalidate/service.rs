@@ -38,14 +38,13 @@ where
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let safe = is_safe(request.method());
-        if safe {
-            return Box::pin(self.inner.call(request));
-        }
-        // This is made before the service is called, and so before the future is polled: the service
-        // may begin in `call`, and the future may be dropped without a poll.
-        let tags = names(&self.layer.tags.0);
-        let change = Change::of(&self.layer.pages, request.headers(), tags);
         let response = self.inner.call(request);
+        if safe {
+            return Box::pin(response);
+        }
+        // This is made before the future is polled: the service may have begun in `call`, and the
+        // future may be dropped without a poll.
+        let change = Change::of(&self.layer.pages, names(&self.layer.tags.0));
         let named = |response: &Response<ResBody>| {
             let named = response.extensions().get();
             named.map_or_else(Vec::new, |Tags(tags)| names(tags))

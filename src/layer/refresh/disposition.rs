@@ -49,7 +49,7 @@ pub(super) fn disposition(head: &Parts, key: &Key, from_headers: bool) -> Dispos
 }
 
 /// Returns true for a status that says nothing of the content: another request may succeed.
-fn is_failure(status: StatusCode) -> bool {
+pub(super) fn is_failure(status: StatusCode) -> bool {
     status.is_server_error() || matches!(status.as_u16(), 408 | 425 | 429)
 }
 

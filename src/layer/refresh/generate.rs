@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode, header};
@@ -37,7 +37,7 @@ where
     let mut missed = Arc::default();
     if let Some(generating) = request.extensions_mut().get_mut::<Generating>() {
         missed = Arc::clone(&generating.missed);
-        generating.run = parts::current();
+        generating.run = parts::current().map_or_else(Weak::new, |run| Arc::downgrade(&run));
     }
     let failed = |error: BoxError, response| {
         // axum's answer to a handler that asks for an extension which is not there says so.
@@ -121,14 +121,11 @@ where
     if disposition != Disposition::Content {
         return answered(Some(response));
     }
-    // The layer adds this header to a hit.
-    let added = [header::CDN_CACHE_CONTROL];
-    let added = if layer.policy.cdn_cache.is_some() {
-        &added[..]
-    } else {
-        &[]
-    };
-    stored::validate(&mut response, added);
+    // The layer adds these headers to each answer, whether the service has set them or not.
+    let mut added = vec![header::AGE, header::DATE];
+    added.extend(settings.cache_status.then_some(header::CACHE_STATUS));
+    added.extend(layer.policy.cdn_cache.map(|_| header::CDN_CACHE_CONTROL));
+    stored::validate(&mut response, &added);
     response.extensions_mut().insert(tags);
     if let Some(after) = head.extensions.get::<RefreshAfter>() {
         response.extensions_mut().insert(*after);

@@ -143,7 +143,7 @@ impl Key {
     /// Returns the key of the request without the parts for headers, host and nesting: the key that
     /// `invalidate` takes.
     pub(super) fn resource(&self, parts: &Parts) -> Option<String> {
-        let resource = self.of(parts)?;
+        let resource = self.of_any_length(parts)?;
         Some(match &self.base {
             Base::Name(name) => name.to_string(),
             // The parts after `#` are the inner path, the host and the headers.

@@ -32,7 +32,9 @@ const MAX_KEYS: usize = 10_000;
 /// their times.
 ///
 /// **Failure**: after a status of 408, 425, 429 or 500 – 599, a panic, a timeout or an error of the
-/// service, the old version [stays](crate::guide::freshness#failures).
+/// service, the old version [stays](crate::guide::freshness#failures). The log, the events and the
+/// explanation have the error's text: so the service's error has to be `Into<BoxError>`, as for most
+/// layers of tower.
 ///
 /// The layer reads the body of a response that may be stored, and of a failure, whole before it
 /// answers. A request for an upgrade gets the stored page: a route with both a page and a WebSocket
@@ -198,8 +200,8 @@ impl RefreshLayer {
     ///
     /// A stored page has no extensions. By default, a response with one that the layer does not
     /// know is not stored (`detail=response-extension`): an outer middleware may render a page from
-    /// it. The layer knows the extensions of axum, of hyper's client and of tower-http, [`Tags`] and
-    /// [`RefreshAfter`](crate::RefreshAfter).
+    /// it. The layer knows axum's `MatchedPath`, `NestedPath` and `OriginalUri`, what hyper's client adds,
+    /// tower-http's `RequestId` and `RequestUri`, [`Tags`] and [`RefreshAfter`](crate::RefreshAfter).
     ///
     /// ```
     /// # fn f(layer: perennial::layer::RefreshLayer) {

@@ -83,16 +83,21 @@ fn remove_targeted(headers: &mut HeaderMap) {
     }
 }
 
-/// Turns a whole response into a 206 with a part of this body (RFC 9110 §15.3.7.1).
+/// Turns a whole response into a 206 with a part of the stored body (RFC 9110 §15.3.7.1).
 pub(super) fn shorten<B>(
     response: &mut Response<ResponseBody<B>>,
-    body: &Bytes,
+    stored: &Response<Bytes>,
     part: Range<usize>,
 ) {
+    let body = stored.body();
     let content_range = format!("bytes {}-{}/{}", part.start, part.end - 1, body.len());
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_RANGE, ascii(content_range));
     headers.insert(header::CONTENT_LENGTH, HeaderValue::from(part.len()));
+    // Parts are combined by a strong tag (§15.3.7.3), which the client has if it accepts a coding.
+    if let Some(tag) = stored.headers().get(header::ETAG) {
+        headers.insert(header::ETAG, tag.clone());
+    }
     // These digests are of the whole body (RFC 9530).
     for digest in ["content-digest", "content-md5"] {
         headers.remove(digest);

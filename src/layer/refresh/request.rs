@@ -1,6 +1,9 @@
 //! The resource of a request, and the generator's request.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{
+    borrow::Cow,
+    sync::{Arc, Weak},
+};
 
 #[cfg(feature = "axum")]
 use axum::extract::{MatchedPath, OriginalUri};
@@ -26,8 +29,18 @@ pub(super) struct Generating {
     key: Arc<str>,
     /// The names of the ignored extensions of the visitor's request.
     pub(super) missed: Arc<[&'static str]>,
-    /// The generator's run, once it has begun. A middleware may hand the request to another task.
-    pub(super) run: Option<Arc<Run>>,
+    /// The generator's run, once it has begun. A middleware may hand the request to another task, and
+    /// keep it for longer than the run lasts.
+    pub(super) run: Weak<Run>,
+}
+
+impl Generating {
+    /// Returns true if a layer around this one generates the key. Layers between the two may have
+    /// other keys.
+    fn is_within(&self, layer: &RefreshLayer, key: &str) -> bool {
+        let run = || self.run.upgrade();
+        *self.key == *key || run().is_some_and(|run| run.is_within(layer.pages.address(), key))
+    }
 }
 
 /// Returns the run that a request belongs to: a generator's, or one of the application's own requests.
@@ -37,7 +50,7 @@ pub(super) fn run_of(parts: &Parts) -> Option<Arc<Run>> {
         return None;
     }
     let generating = parts.extensions.get::<Generating>();
-    let run = generating.and_then(|generating| generating.run.clone());
+    let run = generating.and_then(|generating| generating.run.upgrade());
     run.or_else(parts::current)
 }
 
@@ -55,24 +68,19 @@ pub(super) fn resource<'a>(
     if layer.bypass_if.iter().any(|bypasses| bypasses(parts)) {
         return Err(Bypass::BypassIf);
     }
-    if !parts.extensions.is_empty() && !layer.known.knows(&parts.extensions) {
+    let has_extensions = !parts.extensions.is_empty();
+    if has_extensions && !layer.known.knows(&parts.extensions) {
         return Err(undeclared(parts, layer));
     }
     let resource = layer.key.of(parts);
     let resource = resource.ok_or(Bypass::NoKey)?;
-    if !parts::is_any_running() {
-        return Ok(resource);
+    if has_extensions
+        && let Some(generating) = parts.extensions.get::<Generating>()
+        && generating.is_within(layer, &resource.key)
+    {
+        return Err(Bypass::OuterLayer);
     }
-    match parts.extensions.get::<Generating>() {
-        Some(generating) if *generating.key == resource.key => Err(Bypass::OuterLayer),
-        // A layer between the two has another key.
-        Some(Generating { run: Some(run), .. })
-            if run.is_within(layer.pages.address(), &resource.key) =>
-        {
-            Err(Bypass::OuterLayer)
-        }
-        _ => Ok(resource),
-    }
+    Ok(resource)
 }
 
 /// Logs that the generator does not see a request's credentials, or its upgrade, unless the layer
@@ -199,7 +207,7 @@ pub(super) fn to_generate(
     extensions.insert(Generating {
         key,
         missed,
-        run: None,
+        run: Weak::new(),
     });
     Ok(generating)
 }

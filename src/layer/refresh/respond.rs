@@ -133,7 +133,7 @@ impl RefreshLayer {
         if asked.is_conditional {
             match conditional::evaluate(&parts.headers, stored, modified, head) {
                 Evaluation::Whole => {}
-                Evaluation::Part(part) => outgoing::shorten(&mut response, stored.body(), part),
+                Evaluation::Part(part) => outgoing::shorten(&mut response, stored, part),
                 Evaluation::NotModified => outgoing::leave_out(&mut response),
                 Evaluation::Failed => outgoing::refuse(&mut response),
             }

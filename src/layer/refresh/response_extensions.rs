@@ -9,7 +9,11 @@ use super::type_names;
 use crate::extensions::{RefreshAfter, Tags};
 
 /// Types of other crates that a page is the same without.
-const OF_OTHERS: [&str; 4] = [
+const OF_OTHERS: [&str; 7] = [
+    // What an outer middleware for metrics or for the log wants to know of the request.
+    "axum::extract::matched_path::MatchedPath",
+    "axum::extract::nested_path::NestedPath",
+    "axum::extract::original_uri::OriginalUri",
     // The connection by which a proxy got the response.
     "hyper_util::client::legacy::connect::http::HttpInfo",
     // The text after the status code in HTTP/1.
@@ -17,16 +21,6 @@ const OF_OTHERS: [&str; 4] = [
     "tower_http::follow_redirect::RequestUri",
     // It is in the header, too.
     "tower_http::request_id::RequestId",
-];
-
-/// The crates whose types are all known: the router's, and Perennial's own.
-const OF_CRATES: [&str; 6] = [
-    "axum::",
-    "axum_core::",
-    "perennial::",
-    "perennial_idempotency::",
-    "perennial_jobs::",
-    "perennial_store::",
 ];
 
 /// The types of response extensions that the application has declared as dispensable.
@@ -74,11 +68,7 @@ impl DroppedTypes {
         if names.is_empty() {
             return vec!["a type that this release of `http` does not name".to_owned()];
         }
-        let is_known = |name: &str| {
-            known.contains(&name)
-                || OF_OTHERS.contains(&name)
-                || OF_CRATES.iter().any(|its| name.starts_with(its))
-        };
+        let is_known = |name: &str| known.contains(&name) || OF_OTHERS.contains(&name);
         names.into_iter().filter(|name| !is_known(name)).collect()
     }
 }

@@ -11,8 +11,8 @@ use perennial_store::{error::BoxError, locked};
 use tower_service::Service;
 
 use super::{
-    admission::Admitted, explain, generate::generate, keying::Resource, outgoing, request,
-    target::RequestHost, warm,
+    admission::Admitted, disposition::is_failure, explain, generate::generate, keying::Resource,
+    outgoing, request, target::RequestHost, warm,
 };
 use crate::{
     event::{Bypass, Served},
@@ -116,14 +116,18 @@ where
             return ResponseFuture::ready(response);
         }
         let run = run.filter(|run| run.is_generator());
-        let own = layer.pages.reads_own_writes();
-        let own = own.then(|| OwnWrites::of(&parts.headers)).flatten();
+        let own = match layer.pages.reads_own_writes() {
+            true => OwnWrites::of(&parts.headers, layer.pages.process_id()),
+            false => None,
+        };
         let is_usual = run.is_none() && own.is_none() && !warm::forces();
         match layer.pages.look(&resource.key, &layer.policy, now) {
             Ok(Answer::Version(version)) if is_usual => {
                 ResponseFuture::ready(layer.give(&version, &parts, now, None))
             }
-            Ok(answer) if !warm::forces() && !matches!(answer, Answer::Version(_)) => {
+            Ok(answer)
+                if !warm::forces() && run.is_none() && !matches!(answer, Answer::Version(_)) =>
+            {
                 match layer.respond(answer, &parts, now, (Forward::Bypass, false), None) {
                     Ok(response) => ResponseFuture::ready(response),
                     Err(why) => pass(parts, body, why),
@@ -172,16 +176,21 @@ async fn pass<S, ReqBody, ResBody>(
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
 {
-    let run = request::run_of(&parts).filter(|run| run.is_generator());
+    // The content that `run` generates is made from this response, which the layer would have stored.
+    let run = request::run_of(&parts).filter(|run| run.is_generator() && why != Bypass::Method);
     let request = Request::from_parts(parts, body);
     shared.layer.bypassed(&request, why);
-    let mut response = call(shared.inner(), request).await?;
-    // The content that `run` generates is made from this response, which the layer would have stored.
-    if let Some(run) = run.filter(|_| why != Bypass::Method) {
-        let tags = response.extensions().get::<Tags>().cloned();
-        let Tags(tags) = tags.unwrap_or_default().and(&*shared.layer.tags.0);
-        run.inherit_passed(&tags, interval_of(&response, &shared.layer.policy));
+    let response = call(shared.inner(), request).await;
+    match (run, &response) {
+        (Some(run), Ok(response)) if !is_failure(response.status()) => {
+            let tags = response.extensions().get::<Tags>().cloned();
+            let Tags(tags) = tags.unwrap_or_default().and(&*shared.layer.tags.0);
+            run.inherit_passed(&tags, interval_of(response, &shared.layer.policy));
+        }
+        (Some(run), _) => run.inherit_missing(),
+        (None, _) => {}
     }
+    let mut response = response?;
     if why != Bypass::Method {
         shared.layer.key.add_vary(response.headers_mut());
     }
@@ -212,7 +221,7 @@ where
     let host = RequestHost::of(&parts);
     let own = key.resource(&parts);
     let own = own.and_then(|key| Target::Key(&key).name().ok());
-    let change = Change::of(&pages, &parts.headers, own.into_iter().collect());
+    let change = Change::of(&pages, own.into_iter().collect());
     let response = pass(shared, (parts, body), Forward::Bypass, Bypass::Method);
     let named = |response: &Response<_>| host.names_in(response.headers(), &key);
     change.settle(response, named).await
@@ -271,7 +280,7 @@ where
         (false, None) => {
             let mut accepts = Accepts::default();
             if let Some(own) = own {
-                accepts.not_before = own.known(&layer.pages).await;
+                accepts.not_before = own.wait_until_known(&layer.pages).await;
             }
             let visit = layer.pages.visit(&resource.key, &policy, accepts, make);
             let (answer, leads) = visit.await;

@@ -78,6 +78,7 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
             false => policy.cooldown_after(self.flight.failures),
         };
         let failure = failure.retrying(cooldown);
+        let text = failure.text();
         self.effect.ended = Some(Ended {
             outcome: Outcome::Failed,
             failure: Some(failure.clone()),
@@ -86,7 +87,7 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
         });
         self.flight.failures = self.flight.failures.saturating_add(1);
         if let Some(newest) = &mut self.flight.newest {
-            newest.failure = Some(failure.clone());
+            newest.failure = Some(Arc::clone(&text));
         }
         if serves_old {
             self.serve_old_for(cooldown);
@@ -96,7 +97,7 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
                 // The store may have a version.
                 None => cooldown.min(RECHECK),
             };
-            self.cool_down(cooldown, quiet, as_of, Some(failure.clone()));
+            self.cool_down(cooldown, quiet, as_of, Some(text));
             self.answer(Answer::Failed(failure));
         }
         cooldown
@@ -272,7 +273,7 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
         time: Duration,
         quiet: Duration,
         as_of: AsOf,
-        failure: Option<Failure>,
+        failure: Option<Arc<str>>,
     ) {
         self.effect.known = Some(Known::Cooldown {
             until: self.facts.now + time,

@@ -129,8 +129,8 @@ pub(crate) struct Version<B> {
     pub(crate) ask_again_at: Tick,
     /// The expired version may be served until this time, as a regeneration has failed.
     pub(crate) error_grace_until: Tick,
-    /// The last regeneration of this process, if it failed, for explanations.
-    pub(crate) failure: Option<Failure>,
+    /// The error of the last regeneration of this process, if that failed, for explanations.
+    pub(crate) failure: Option<Arc<str>>,
 }
 
 impl<B> Version<B> {
@@ -238,8 +238,8 @@ pub(crate) enum Known<B> {
         ask_again_at: Tick,
         /// The number of failures in a row.
         failures: u32,
-        /// The last one, if it was this process's, for explanations.
-        failure: Option<Failure>,
+        /// The error of the last one, if it was this process's, for explanations.
+        failure: Option<Arc<str>>,
         meta: Arc<Meta>,
     },
 }

@@ -127,7 +127,12 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
             false => backoff(POLL_PAUSES, self.flight.polls).min(longest),
         };
         self.flight.polls += 1;
-        self.show(Shown::Elsewhere);
+        match self.flight.passes {
+            // The other process finds out whether the next response may be stored, and nobody waits
+            // for that here.
+            Some(why) if !self.is_servable() => self.answer(Answer::Pass(why)),
+            _ => self.show(Shown::Elsewhere),
+        }
         let until = self.facts.now + pause;
         self.enter(Phase::Waiting { until }, Step::Wait);
     }

@@ -134,7 +134,7 @@ impl Pages {
             releasing: None,
             given: Generate::default(),
             outer: run.as_ref().and_then(|run| run.chain()),
-            lent: run.and_then(|run| run.permit()),
+            lent: run.and_then(|run| run.permit(self.address())),
             permit: None,
             held: false,
             lease: None,

@@ -134,6 +134,7 @@ fn release_that_counts_as_a_regeneration_is_found() {
 #[test]
 fn visitors_who_wait_for_the_end_of_a_hit_for_pass_are_found() {
     is_found(Mutant::FollowersWaitForTheProbe, &[Unshareable], "S22");
+    is_found(Mutant::LeadersWaitForThePeersProbe, &[Unshareable], "S22");
 }
 
 #[test]

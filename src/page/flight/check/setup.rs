@@ -92,6 +92,8 @@ pub(super) enum Mutant {
     ReleasingCountsAsRunning,
     /// Visitors wait for the end of a hit-for-pass as for a first version.
     FollowersWaitForTheProbe,
+    /// At the end of a hit-for-pass, the first visitor waits for another process.
+    LeadersWaitForThePeersProbe,
 }
 
 /// The bounds of an exploration.

@@ -6,7 +6,7 @@ use crate::{
     clock::Tick,
     event::Bypass,
     page::flight::{
-        Answer, Facts, Freshness, Known, Next, Origin, Shown, Verdicts, Version, Visitor,
+        Answer, Facts, Freshness, Known, Next, Origin, Phase, Shown, Verdicts, Version, Visitor,
         check::{
             content::{Marks, Read, Text},
             process::{Around, Process, Run, Waiting},
@@ -109,10 +109,15 @@ impl Process {
             if waiting.anew && !is_late {
                 continue;
             }
-            let waits_for_probe = around.setup.mutant == Some(Mutant::FollowersWaitForTheProbe);
-            let progress = match &run.progress {
-                Shown::Passing(_) if waits_for_probe => &Shown::First,
-                progress => progress,
+            let is_waiting = matches!(run.state.phase, Phase::Waiting { .. });
+            let progress = match (&run.progress, around.setup.mutant) {
+                (Shown::Passing(_), Some(Mutant::FollowersWaitForTheProbe)) => &Shown::First,
+                (Shown::Done(Answer::Pass(_)), Some(Mutant::LeadersWaitForThePeersProbe))
+                    if is_waiting =>
+                {
+                    &Shown::Elsewhere
+                }
+                (progress, _) => progress,
             };
             let wait = match progress.wait(waiting.visitor, &facts) {
                 Next::Restart(_) if around.setup.mutant == Some(Mutant::EachGeneratesAlone) => {
