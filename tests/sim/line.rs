@@ -6,7 +6,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use perennial_store::{
@@ -191,6 +191,10 @@ impl Line {
 impl Backend for Line {
     fn call(&self, call: Call) -> CallFuture<'_> {
         Box::pin(self.answer(call))
+    }
+
+    fn wall_clock(&self) -> SystemTime {
+        self.ground.store.simulated_wall_clock()
     }
 }
 

@@ -1,6 +1,9 @@
 #![allow(missing_docs, reason = "the list documents each call")]
 
-use std::{pin::Pin, time::Duration};
+use std::{
+    pin::Pin,
+    time::{Duration, SystemTime},
+};
 
 use bytes::Bytes;
 use http::Response;
@@ -30,6 +33,12 @@ pub type CallFuture<'a> = Pin<Box<dyn Future<Output = Result<Reply, BoxError>> +
 pub trait Backend: Send + Sync + 'static {
     /// Carries a call out. The reply is the call's own.
     fn call(&self, call: Call) -> CallFuture<'_>;
+
+    /// Returns the time by the clock of this process, for the dates that go into an entry. A
+    /// simulated backend has a simulated clock, so that a run can be repeated.
+    fn wall_clock(&self) -> SystemTime {
+        SystemTime::now()
+    }
 }
 
 impl dyn Backend {
@@ -47,6 +56,10 @@ impl dyn Backend {
 impl<B: Backend + ?Sized> Backend for std::sync::Arc<B> {
     fn call(&self, call: Call) -> CallFuture<'_> {
         B::call(self, call)
+    }
+
+    fn wall_clock(&self) -> SystemTime {
+        B::wall_clock(self)
     }
 }
 

@@ -1,13 +1,14 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use tokio::time::Instant;
 
 use crate::{
     calls::{Backend, Step},
+    clock::micros,
     error::{Error, with_causes},
     locked,
     lost::LostReplies,
@@ -61,6 +62,13 @@ impl Store {
         self.0.prefix.as_deref().ok_or_else(|| {
             Error::invalid("the site is open in memory: only SQL databases have transactions")
         })
+    }
+
+    /// Returns the time by the clock of this process, in microseconds since 1970.
+    pub fn wall_clock(&self) -> i64 {
+        let now = self.0.backend.wall_clock();
+        let since = now.duration_since(SystemTime::UNIX_EPOCH);
+        micros(since.unwrap_or_default())
     }
 
     /// Returns the time limit of a call.

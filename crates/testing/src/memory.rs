@@ -1,6 +1,9 @@
 //! A store in memory that keeps the contract of [`Backend`], on Tokio's clock.
 
-use std::{sync::Mutex, time::Duration};
+use std::{
+    sync::Mutex,
+    time::{Duration, SystemTime},
+};
 
 use bytes::Bytes;
 use http::Response;
@@ -96,6 +99,13 @@ impl Memory {
         let mut rows = locked(&self.rows);
         let now = self.now(&rows);
         rows.apply(call, now)
+    }
+
+    /// Returns the time by a process's clock that agrees with the store's, but for what the store's
+    /// was [moved](Self::move_clock).
+    pub fn simulated_wall_clock(&self) -> SystemTime {
+        let start = Duration::from_micros(EPOCH.unsigned_abs());
+        SystemTime::UNIX_EPOCH + start + self.start.elapsed()
     }
 
     fn now(&self, rows: &Rows) -> i64 {

@@ -1,7 +1,4 @@
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{sync::Arc, time::Duration};
 
 use http::HeaderName;
 use perennial_store::locked;
@@ -23,7 +20,8 @@ impl Pages {
     /// Returns the `Date` that responses with this version have, in seconds since 1970.
     fn date_of(&self, version: &Version) -> i64 {
         let age = self.now() - version.made_at();
-        unix_micros()
+        self.store
+            .wall_clock()
             .saturating_sub(micros(age))
             .div_euclid(1_000_000)
     }
@@ -96,7 +94,7 @@ impl Task {
         let (pages, policy) = (Arc::clone(&self.pages), self.policy);
         let started = pages.now();
         // Without a lease, the database has not told the time.
-        let began = fence.unwrap_or_else(unix_micros);
+        let began = fence.unwrap_or_else(|| pages.store.wall_clock());
         Box::pin(async move {
             let (generated, inherited) = match (&mut task).await {
                 Ok(generated) => generated,
@@ -139,10 +137,4 @@ impl Task {
             (Event::Generated(generated), None)
         })
     }
-}
-
-/// Returns the microseconds since 1970 by this process's clock.
-fn unix_micros() -> i64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    micros(since.unwrap_or_default())
 }
