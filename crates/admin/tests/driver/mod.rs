@@ -2,7 +2,7 @@
 //! set.
 
 use std::{
-    net::TcpListener,
+    io::{BufRead, BufReader},
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
@@ -22,15 +22,12 @@ pub(crate) struct Driver {
 
 impl Driver {
     pub(crate) fn start() -> Option<Self> {
-        let free = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let port = free.local_addr().expect("an address").port();
-        drop(free);
         let child = Command::new("chromedriver")
-            .arg(format!("--port={port}"))
-            .stdout(Stdio::null())
+            .arg("--port=0")
+            .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn();
-        let Ok(child) = child else {
+        let Ok(mut child) = child else {
             let all = std::env::var_os("PERENNIAL_TEST_ALL");
             assert!(
                 all.is_none(),
@@ -39,6 +36,17 @@ impl Driver {
             eprintln!("skipped: there is no chromedriver");
             return None;
         };
+        let said = child.stdout.take().expect("is piped");
+        let mut said = BufReader::new(said).lines();
+        // A port that this test chose could be taken by another program before the driver has it.
+        let port = said.find_map(|line| {
+            let line = line.expect("is text");
+            let (_, port) = line.split_once("started successfully on port ")?;
+            port.trim_end_matches('.').parse().ok()
+        });
+        let port = port.expect("chromedriver says its port");
+        // It would end when nobody reads what it says.
+        std::thread::spawn(move || said.for_each(drop));
         let profile = TempDir::new().expect("a folder");
         Some(Self {
             child,
