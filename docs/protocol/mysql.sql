@@ -86,10 +86,19 @@ DELETE FROM perennial_request WHERE name = $1 AND (owner = $2 OR $2 = '*') AND s
 -- Prune requests: $1 number of rows
 DELETE FROM perennial_request WHERE retain_until <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) ORDER BY retain_until LIMIT $1;
 
--- Mark work as done: $1 name, $2 retention, $3 1 with preceding work or else 0, $4 name of the preceding work
+-- Mark work as done: $1 name, $2 retention
 INSERT INTO perennial_lock (kind, name, owner, fence, acquired_at, expires_at)
     SELECT 'once', $1, NULL, LAST_INSERT_ID(n.at), n.at, n.at + $2 FROM (SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) AS at) n
-    WHERE $3 = 0 OR EXISTS (SELECT 1 FROM perennial_lock a WHERE a.kind = 'once' AND a.name = $4 AND a.owner IS NULL AND a.expires_at > n.at LOCK IN SHARE MODE)
+    ON DUPLICATE KEY UPDATE
+        owner = IF(expires_at <= VALUES(acquired_at), NULL, owner),
+        fence = IF(expires_at <= VALUES(acquired_at), LAST_INSERT_ID(GREATEST(fence + 1, VALUES(fence))), fence + LAST_INSERT_ID(0)),
+        acquired_at = IF(expires_at <= VALUES(acquired_at), VALUES(acquired_at), acquired_at),
+        expires_at = IF(expires_at <= VALUES(acquired_at), VALUES(expires_at), expires_at);
+
+-- Mark work as done if other work is done: $1 name, $2 retention, $3 name of the other work
+INSERT INTO perennial_lock (kind, name, owner, fence, acquired_at, expires_at)
+    SELECT 'once', $1, NULL, LAST_INSERT_ID(n.at), n.at, n.at + $2 FROM (SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) AS at) n
+    WHERE EXISTS (SELECT 1 FROM perennial_lock a WHERE a.kind = 'once' AND a.name = $3 AND a.owner IS NULL AND a.expires_at > n.at LOCK IN SHARE MODE)
     ON DUPLICATE KEY UPDATE
         owner = IF(expires_at <= VALUES(acquired_at), NULL, owner),
         fence = IF(expires_at <= VALUES(acquired_at), LAST_INSERT_ID(GREATEST(fence + 1, VALUES(fence))), fence + LAST_INSERT_ID(0)),

@@ -95,10 +95,22 @@ DELETE FROM perennial_request WHERE retain_until <= (SELECT (CAST(round((juliand
         SELECT name FROM perennial_request WHERE retain_until <= (SELECT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000)) ORDER BY retain_until LIMIT $1
     );
 
--- Mark work as done: $1 name, $2 retention, $3 1 with preceding work or else 0, $4 name of the preceding work
+-- Mark work as done: $1 name, $2 retention
 INSERT INTO perennial_lock AS l (kind, name, owner, fence, acquired_at, expires_at)
     SELECT 'once', $1, NULL, n.at, n.at, n.at + $2 FROM (SELECT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000) AS at) n
-    WHERE $3 = 0 OR EXISTS (SELECT 1 FROM perennial_lock a WHERE a.kind = 'once' AND a.name = $4 AND a.owner IS NULL AND a.expires_at > n.at)
+    WHERE true
+    ON CONFLICT (kind, name) DO UPDATE SET
+        owner = NULL,
+        fence = CASE WHEN l.fence < excluded.fence THEN excluded.fence ELSE l.fence + 1 END,
+        acquired_at = excluded.acquired_at,
+        expires_at = excluded.expires_at
+    WHERE l.expires_at <= excluded.acquired_at
+    RETURNING fence;
+
+-- Mark work as done if other work is done: $1 name, $2 retention, $3 name of the other work
+INSERT INTO perennial_lock AS l (kind, name, owner, fence, acquired_at, expires_at)
+    SELECT 'once', $1, NULL, n.at, n.at, n.at + $2 FROM (SELECT (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000) AS at) n
+    WHERE EXISTS (SELECT 1 FROM perennial_lock a WHERE a.kind = 'once' AND a.name = $3 AND a.owner IS NULL AND a.expires_at > n.at)
     ON CONFLICT (kind, name) DO UPDATE SET
         owner = NULL,
         fence = CASE WHEN l.fence < excluded.fence THEN excluded.fence ELSE l.fence + 1 END,

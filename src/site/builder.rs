@@ -1,7 +1,9 @@
 use std::{sync::Arc, time::Duration};
 
 use perennial_store::{
-    Backend, Database, Error, IntoDatabase, Note, Store, name::TABLE_PREFIX, sql::Connect,
+    Backend, Database, Error, IntoDatabase, Note, Store,
+    name::TABLE_PREFIX,
+    sql::{Connect, Tables},
 };
 
 use super::Perennial;
@@ -237,12 +239,14 @@ impl Builder {
         let database: Database = pool.into();
         let limit = this.statement_timeout.unwrap_or(database.limit());
         let database = database.statement_timeout(limit);
+        let tables = Tables::new(&this.table_prefix)?;
         let store = database.clone();
-        let store = store.store_when(&this.table_prefix, this.connect).await?;
+        let store = store.store_when(tables.clone(), this.connect).await?;
+        #[cfg(feature = "postgres")]
         let prefix = this.table_prefix.clone();
         #[cfg(feature = "postgres")]
         let listens = this.listen;
-        let mut site = this.site(store, limit, database.kind(), Some(prefix.clone()));
+        let mut site = this.site(store, limit, database.kind(), Some(tables));
         site.database = Some(database.clone());
         #[cfg(feature = "postgres")]
         if listens {
@@ -329,12 +333,12 @@ impl Builder {
         store: Box<dyn Backend>,
         limit: Duration,
         database: &str,
-        prefix: Option<String>,
+        tables: Option<Tables>,
     ) -> Perennial {
         let observer = Observer::default();
         let hook = observer.clone();
         let note = move |note: &Note<'_>| hook.noted(note);
-        let store = Store::new(store, limit, self.database_patience, prefix, note);
+        let store = Store::new(store, limit, self.database_patience, tables, note);
         #[cfg(feature = "metrics")]
         crate::event::metrics::describe();
         tracing::info!(

@@ -25,8 +25,8 @@ impl Perennial {
     /// # Errors
     ///
     /// The database fails, or the future is dropped: roll back.
-    /// [`Invalid`](perennial_store::ErrorKind::Invalid): the transaction's database has not the site's
-    /// tables, or the site is open in memory.
+    /// [`Invalid`](perennial_store::ErrorKind::Invalid): the connection is in no transaction (on MySQL: in
+    /// none that sqlx has begun), its database has not the site's tables, or the site is open in memory.
     pub async fn invalidate_in(
         &self,
         transaction: impl Into<Connection<'_>>,
@@ -58,7 +58,7 @@ impl Perennial {
         let rows = names.map(|name| Ok((id(), name?)));
         let rows: Vec<_> = rows.collect::<Result<_, Error>>()?;
         let store = self.pages.store();
-        outbox::write(connection, store.prefix()?, &rows, store.limit()).await?;
+        outbox::write(connection, store.tables()?, &rows, store.limit()).await?;
         Ok(PendingInvalidation {
             pages: Arc::clone(&self.pages),
             ids: rows.into_iter().map(|(id, _)| id).collect(),

@@ -21,6 +21,36 @@ on_each_database! {
     whatever_is_cancelled_claims_nothing
 }
 
+on_database! {
+    sqlite_in_a_transaction = crate::left_behind::sqlite(&["ROLLBACK", "BEGIN"]);
+    rows_are_claimed_in_order_read_completed_and_released
+    an_overtaken_worker_completes_nothing
+}
+#[cfg(feature = "postgres")]
+on_database! {
+    postgres_in_a_transaction = crate::left_behind::postgres(&["ROLLBACK", "BEGIN"]);
+    rows_are_claimed_in_order_read_completed_and_released
+    an_overtaken_worker_completes_nothing
+}
+#[cfg(feature = "postgres")]
+on_database! {
+    postgres_of_a_tenant = crate::left_behind::postgres(&["SET search_path = tenant"]);
+    rows_are_claimed_in_order_read_completed_and_released
+    an_overtaken_worker_completes_nothing
+}
+#[cfg(feature = "mysql")]
+on_database! {
+    mysql_in_a_transaction = crate::left_behind::mysql(&["ROLLBACK", "BEGIN"]);
+    rows_are_claimed_in_order_read_completed_and_released
+    an_overtaken_worker_completes_nothing
+}
+#[cfg(feature = "mysql")]
+on_database! {
+    mysql_of_a_tenant = crate::left_behind::mysql(&["USE mysql"]);
+    rows_are_claimed_in_order_read_completed_and_released
+    an_overtaken_worker_completes_nothing
+}
+
 const LONG: Duration = Duration::from_secs(600);
 
 /// A table with this number of jobs.

@@ -2,7 +2,11 @@
 //! with it.
 
 use perennial::{Perennial, sql::Database};
-use sqlx::{AnyPool, AssertSqlSafe, Transaction, any::AnyPoolOptions, pool::PoolConnection};
+use sqlx::{
+    AnyPool, AssertSqlSafe, Transaction,
+    any::AnyPoolOptions,
+    pool::{PoolConnection, PoolOptions},
+};
 use tokio::sync::OnceCell;
 
 use crate::support::{Folder, HANG, patient};
@@ -78,6 +82,12 @@ pub(crate) struct Db {
     /// The first statements on each new connection of [`Db::database`].
     #[cfg(feature = "mysql")]
     session: &'static [&'static str],
+    /// What the application does with each connection of [`Db::database`] before the connection is used
+    /// again. Statements that fail are meant to.
+    leaves: &'static [&'static str],
+    /// The server is MariaDB, and Perennial takes it for MySQL.
+    #[cfg(feature = "mysql")]
+    is_mysql: bool,
 }
 
 enum Home {
@@ -125,7 +135,24 @@ impl Db {
             pool: OnceCell::new(),
             #[cfg(feature = "mysql")]
             session: &[],
+            leaves: &[],
+            #[cfg(feature = "mysql")]
+            is_mysql: false,
         }
+    }
+
+    /// Returns the database with the SQL of MySQL itself.
+    #[cfg(feature = "mysql")]
+    pub(crate) fn taken_for_mysql(mut self) -> Self {
+        self.is_mysql = true;
+        self
+    }
+
+    /// Returns the database of a site whose pool is the application's, which leaves each connection
+    /// as these statements do. What was not committed until then is lost.
+    pub(crate) fn left_by(mut self, leaves: &'static [&'static str]) -> Self {
+        self.leaves = leaves;
+        self
     }
 
     pub(crate) fn url(&self) -> &str {
@@ -156,7 +183,57 @@ impl Db {
             let pool = pool.connect(&self.url).await.expect("opens");
             return Database::from(pool).statement_timeout(HANG / 2);
         }
+        if !self.leaves.is_empty() {
+            return self.left_behind().await;
+        }
         let database = Database::open(&self.url).await.expect("opens");
+        database.statement_timeout(HANG / 2)
+    }
+
+    /// Returns the pool of an application that leaves its connections in some state.
+    async fn left_behind(&self) -> Database {
+        fn pool<DB: sqlx::Database>(
+            connections: u32,
+            leaves: &'static [&'static str],
+        ) -> PoolOptions<DB>
+        where
+            for<'c> &'c mut DB::Connection: sqlx::Executor<'c, Database = DB>,
+        {
+            let pool = PoolOptions::new().max_connections(connections);
+            pool.after_release(move |connection, _| {
+                Box::pin(async move {
+                    for statement in leaves {
+                        let done =
+                            sqlx::Executor::execute(&mut *connection, sqlx::raw_sql(*statement));
+                        let _ = done.await;
+                    }
+                    Ok(true)
+                })
+            })
+        }
+        let database: Database = match self.url.split(':').next().unwrap_or_default() {
+            #[cfg(feature = "postgres")]
+            "postgres" => {
+                let pool = pool::<sqlx::Postgres>(2, self.leaves).connect(&self.url);
+                pool.await.expect("opens").into()
+            }
+            #[cfg(feature = "mysql")]
+            "mysql" => {
+                let pool = pool::<sqlx::MySql>(2, self.leaves).connect(&self.url);
+                pool.await.expect("opens").into()
+            }
+            _ => {
+                let options: sqlx::sqlite::SqliteConnectOptions = self.url.parse().expect("a URL");
+                let options = options.create_if_missing(true);
+                // Another connection would wait for the one that writes.
+                let pool = pool::<sqlx::Sqlite>(1, self.leaves).connect_with(options);
+                pool.await.expect("opens").into()
+            }
+        };
+        #[cfg(feature = "mysql")]
+        if self.is_mysql {
+            return database.as_mysql().statement_timeout(HANG / 2);
+        }
         database.statement_timeout(HANG / 2)
     }
 
@@ -277,8 +354,6 @@ pub(crate) fn four_digits() -> String {
 
 /// A pool such as an application has.
 pub(crate) async fn pool_of(url: &str, connections: u32) -> Database {
-    use sqlx::pool::PoolOptions;
-
     let database: Database = match url.split(':').next().unwrap_or_default() {
         #[cfg(feature = "postgres")]
         "postgres" => {

@@ -42,6 +42,7 @@ mod invalidated;
 mod invalidation;
 mod keys;
 mod layer;
+mod left_behind;
 mod limits;
 mod loaded;
 mod locks;

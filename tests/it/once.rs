@@ -23,6 +23,7 @@ on_each_database! {
     a_transaction_that_waits_for_another_one_is_told_in_time_and_leaves_the_session_as_it_was
     waiting_caller_learns_that_the_work_is_done
     a_link_does_not_go_out_after_one_that_is_rolled_back
+    different_work_never_meets
     failed_work_under_a_minimum_hold_is_not_done
 }
 
@@ -52,8 +53,8 @@ async fn a_mark_is_committed_or_rolled_back_with_its_transaction(db: Db) {
             let done = Once::new(&other.locks(), ["mail", "42"]).done().await.expect("answers");
             assert_eq!(done.is_some(), committed);
         }
-        let mut connection = pool.acquire().await.expect("is free");
-        let late = Once::new(&other.locks(), ["mail", "42"]).mark_in(&mut *connection).await.expect("answers");
+        let mut late = pool.begin().await.expect("begins");
+        let late = Once::new(&other.locks(), ["mail", "42"]).mark_in(&mut late).await.expect("answers");
         assert!(matches!(late, OnceOutcome::AlreadyDone { since, .. } if since < Duration::from_secs(60)));
     });
 }
@@ -163,16 +164,21 @@ async fn a_link_of_a_chain_goes_out_once_and_after_the_one_before(db: Db) {
 async fn a_mark_in_a_transaction_is_the_same_as_one_outside(db: Db) {
     let [site, other] = sites(&db).await;
     with_pool!(db, pool => {
-        let mut connection = pool.acquire().await.expect("is free");
+        let mark = async |once: &Once| {
+            let mut transaction = pool.begin().await.expect("begins");
+            let marked = once.mark_in(&mut transaction).await.expect("answers");
+            transaction.commit().await.expect("is committed");
+            marked
+        };
         // The work is done outside, and again after its time.
         let brief = Once::new(&site.locks(), "brief");
         let ran = brief.clone().run(|| async {}).await.expect("answers");
         assert_eq!(ran, OnceOutcome::Ran(()));
-        let marked = brief.mark_in(&mut *connection).await.expect("answers");
+        let marked = mark(&brief).await;
         assert!(matches!(marked, OnceOutcome::AlreadyDone { .. }), "{marked:?}");
         let expire = "UPDATE perennial_lock SET expires_at = 1 WHERE kind = 'once' AND name = 'brief'";
         assert_eq!(db.execute(expire).await, 1);
-        let marked = brief.mark_in(&mut *connection).await.expect("answers");
+        let marked = mark(&brief).await;
         assert_eq!(marked, OnceOutcome::Ran(()));
         assert!(brief.forget().await.expect("answers"));
         let ran = brief.run(|| async {}).await.expect("answers");
@@ -185,13 +191,13 @@ async fn a_mark_in_a_transaction_is_the_same_as_one_outside(db: Db) {
         let lock = async || site.locks().inspect(LockName::of(LockKind::Once, "held")).await.expect("answers");
         until("it runs", async || lock().await.is_some()).await;
         let held = Once::new(&site.locks(), "held");
-        let marked = held.mark_in(&mut *connection).await.expect("answers");
+        let marked = mark(&held).await;
         assert_eq!(marked, OnceOutcome::InProgress);
         let fence = lock().await.expect("is there").fence;
         assert_eq!(running.await.expect("no panic").expect_err("its lease ends").kind(), perennial::ErrorKind::Lost);
         // By the database's clock the lease ends a moment later.
         until("it is done", async || {
-            held.mark_in(&mut *connection).await.expect("answers") == OnceOutcome::Ran(())
+            mark(&held).await == OnceOutcome::Ran(())
         })
         .await;
         let info = lock().await;
@@ -273,6 +279,75 @@ async fn waiting_caller_learns_that_the_work_is_done(db: Db) {
     assert!(listed.is_empty(), "what is done is no lock: {listed:?}");
 }
 
+/// 160 transactions, each with work of its own, eight at a time. `after`: each follows work that is done.
+async fn different_work_never_meets(db: Db) {
+    const TRANSACTIONS: usize = 160;
+    let [site, other] = sites(&db).await;
+    db.execute("CREATE TABLE own (id VARCHAR(64) PRIMARY KEY)")
+        .await;
+    // At READ COMMITTED there are no locks of gaps, and at REPEATABLE READ, the default, there are.
+    let is_mysql = db.url().starts_with("mysql");
+    let isolations = ["REPEATABLE READ", "READ COMMITTED"];
+    for isolation in isolations.into_iter().take(if is_mysql { 2 } else { 1 }) {
+        for is_after in [false, true] {
+            for is_sequence in [false, true] {
+                let round = format!("{isolation} {is_after} {is_sequence}");
+                let name = |n: usize| match is_sequence {
+                    true => format!("{round} order-{n:06}"),
+                    false => format!("{round} {}", uuid::Uuid::new_v4()),
+                };
+                let names: Vec<_> = (0..TRANSACTIONS).map(name).collect();
+                if is_after {
+                    Once::new(&site.locks(), &*round)
+                        .run(async || ())
+                        .await
+                        .expect("answers");
+                }
+                with_pool!(db, pool => {
+                    let mut running = JoinSet::new();
+                    for worker in 0..8 {
+                        let (pool, names, locks) = (pool.clone(), names.clone(), site.locks());
+                        let (round, isolation) = (round.clone(), format!("SET TRANSACTION ISOLATION LEVEL {isolation}"));
+                        running.spawn(async move {
+                            for name in names.iter().skip(worker).step_by(8) {
+                                let mut connection = pool.acquire().await.expect("is free");
+                                if is_mysql {
+                                    let isolation = sqlx::raw_sql(sqlx::AssertSqlSafe(&*isolation));
+                                    isolation.execute(&mut *connection).await.expect("is set");
+                                }
+                                let mut transaction = sqlx::Connection::begin(&mut *connection).await.expect("begins");
+                                let mut work = Once::new(&locks, &**name);
+                                if is_after {
+                                    work = work.after(&*round);
+                                }
+                                let marked = work.mark_in(&mut transaction).await.expect("does not meet other work");
+                                assert_eq!(marked, OnceOutcome::Ran(()), "{name}");
+                                let own = sqlx::AssertSqlSafe(format!("INSERT INTO own (id) VALUES ('{name}')"));
+                                sqlx::raw_sql(own).execute(&mut *transaction).await.expect("is written");
+                                transaction.commit().await.expect("is committed");
+                            }
+                        });
+                    }
+                    running.join_all().await;
+                });
+            }
+        }
+    }
+    // A transaction is open that has marked an order: another order is nobody's.
+    with_pool!(db, pool => {
+        let mut open = pool.begin().await.expect("begins");
+        if db.url().starts_with("sqlite") {
+            return;
+        }
+        let marked = Once::new(&site.locks(), "order 1").mark_in(&mut open).await.expect("answers");
+        assert_eq!(marked, OnceOutcome::Ran(()));
+        for name in ["order 0", "order 2", "p"] {
+            let ran = Once::new(&other.locks(), name).run(async || ()).await.expect("answers");
+            assert_eq!(ran, OnceOutcome::Ran(()), "{name}");
+        }
+    });
+}
+
 async fn a_link_does_not_go_out_after_one_that_is_rolled_back(db: Db) {
     let [site, other] = sites(&db).await;
     with_pool!(db, pool => {
@@ -289,7 +364,8 @@ async fn a_link_does_not_go_out_after_one_that_is_rolled_back(db: Db) {
                 sqlx::query(dirty).execute(&mut *connection).await.expect("is set");
             }
             ready.send(()).expect("is awaited");
-            Once::new(&other.locks(), "2").after("1").mark_in(&mut *connection).await.expect("answers")
+            let mut second = sqlx::Connection::begin(&mut *connection).await.expect("begins");
+            Once::new(&other.locks(), "2").after("1").mark_in(&mut second).await.expect("answers")
         });
         is_ready.await.expect("is told");
         tokio::time::sleep(Duration::from_millis(500)).await;

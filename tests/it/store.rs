@@ -125,6 +125,35 @@ macro_rules! contract {
         on_database! { postgres_unusual = crate::databases::Db::postgres_unusual(); $($test)* $($sql)* }
         #[cfg(feature = "mysql")]
         on_database! { mysql_unusual = crate::databases::Db::mysql_unusual(); $($test)* $($sql)* }
+        on_database! { sqlite_in_a_transaction = crate::left_behind::sqlite(&["ROLLBACK", "BEGIN"]); $($test)* $($sql)* }
+        #[cfg(feature = "postgres")]
+        on_database! { postgres_in_a_transaction = crate::left_behind::postgres(&["ROLLBACK", "BEGIN"]); $($test)* $($sql)* }
+        #[cfg(feature = "postgres")]
+        on_database! { postgres_aborted = crate::left_behind::postgres(&["ROLLBACK", "BEGIN", "SELECT 1 / 0"]); $($test)* $($sql)* }
+        #[cfg(feature = "postgres")]
+        on_database! { postgres_of_a_tenant = crate::left_behind::postgres(&["SET search_path = tenant"]); $($test)* $($sql)* }
+        #[cfg(feature = "postgres")]
+        on_database! { postgres_with_another_role = crate::left_behind::postgres(&["SET ROLE pg_monitor"]); $($test)* $($sql)* }
+        #[cfg(feature = "postgres")]
+        on_database! { postgres_read_only = crate::left_behind::postgres(crate::left_behind::READ_ONLY); $($test)* $($sql)* }
+        #[cfg(feature = "mysql")]
+        on_database! { mysql_in_a_transaction = crate::left_behind::mysql(&["ROLLBACK", "BEGIN"]); $($test)* $($sql)* }
+        #[cfg(feature = "mysql")]
+        on_database! { mysql_itself_in_a_transaction = crate::left_behind::mysql_itself(&["ROLLBACK", "BEGIN"]); $($test)* $($sql)* }
+        #[cfg(feature = "mysql")]
+        on_database! { mysql_itself_without_autocommit = crate::left_behind::mysql_itself(&["ROLLBACK", "SET autocommit = 0"]); $($test)* $($sql)* }
+        #[cfg(feature = "mysql")]
+        on_database! { mysql_itself_of_a_tenant = crate::left_behind::mysql_itself(&["USE mysql"]); $($test)* $($sql)* }
+        #[cfg(feature = "mysql")]
+        on_database! { mysql_without_autocommit = crate::left_behind::mysql(&["ROLLBACK", "SET autocommit = 0"]); $($test)* $($sql)* }
+        #[cfg(feature = "mysql")]
+        on_database! { mysql_read_only = crate::left_behind::mysql(&["SET SESSION TRANSACTION READ ONLY"]); $($test)* $($sql)* }
+        #[cfg(feature = "mysql")]
+        on_database! { mysql_with_locked_tables = crate::left_behind::mysql(&["LOCK TABLES other READ"]); $($test)* $($sql)* }
+        #[cfg(feature = "mysql")]
+        on_database! { mysql_of_a_tenant = crate::left_behind::mysql(&["USE mysql"]); $($test)* $($sql)* }
+        #[cfg(feature = "mysql")]
+        on_database! { mysql_uncommitted = crate::left_behind::mysql(&["SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED"]); $($test)* $($sql)* }
     };
 }
 

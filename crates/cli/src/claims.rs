@@ -34,7 +34,7 @@ pub(crate) async fn show(
     );
     let side = side_of(source.url()?)?;
     let text = match side {
-        Side::MySql | Side::Galera => "CHAR",
+        Side::MySql | Side::MariaDb | Side::Galera => "CHAR",
         _ => "TEXT",
     };
     // Ages are by the database's clock.

@@ -71,8 +71,9 @@ mod tests {
             ),
         ] {
             let protocol = words(protocol);
-            let mark = side.write(crate::once::MARK.of(side), "perennial_");
-            for statement in [&*mark, crate::claims::CLAIM.of(side)] {
+            let [mark, mark_after] = [false, true]
+                .map(|is_after| side.write(&crate::once::mark(side, is_after), "perennial_"));
+            for statement in [&*mark, &*mark_after, crate::claims::CLAIM.of(side)] {
                 let statement = words(statement);
                 assert!(
                     protocol.contains(&statement),

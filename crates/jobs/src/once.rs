@@ -3,12 +3,16 @@ mod mark;
 use std::time::Duration;
 
 use perennial_store::{
-    Connection, Error, Lease, LockInfo, LockKind, LockName, Locks, clock::FOREVER,
+    Connection, Error, Lease, LockInfo, LockKind, LockName, Locks,
+    clock::FOREVER,
+    timing::{Backoff, within},
 };
 
 #[cfg(test)]
-pub(crate) use mark::MARK;
+pub(crate) use mark::mark;
 use mark::{Mark, Marked};
+
+use crate::timing::HIDDEN_HOLDER;
 
 /// Work that is done once, by whichever process comes first; from [`Once::new`].
 #[derive(Clone, Debug)]
@@ -32,7 +36,7 @@ pub enum OnceOutcome<T> {
         /// The time since the work began, by the database's clock.
         since: Duration,
     },
-    /// Another process is doing the work.
+    /// Another process is doing the work, or a transaction that [marks](Once::mark_in) it has not ended.
     InProgress,
     /// The [preceding](Once::after) work has not been done, or its mark was forgotten.
     NotYet,
@@ -148,10 +152,16 @@ impl Once {
     /// [preceding](Self::after) work. On SQLite the call waits for all that write. After a
     /// serialisation error or a deadlock, repeat the transaction.
     ///
+    /// Different work does not wait for each other. The exception is work [after](Self::after) other
+    /// work that is not done, on MySQL and MariaDB at their default isolation, REPEATABLE READ: the
+    /// transaction then also locks names beside the missing one until it ends. After
+    /// [`NotYet`](OnceOutcome::NotYet), end it soon, or use READ COMMITTED.
+    ///
     /// # Errors
     ///
-    /// The database fails, or another transaction has held the name for too long: roll back. Or the
-    /// store is not in an SQL database.
+    /// The database fails, or another transaction has held the name for too long: roll back.
+    /// [`Invalid`](crate::ErrorKind::Invalid): the connection is in no transaction (on MySQL: in none
+    /// that sqlx has begun), or the store is not in an SQL database.
     ///
     /// # Cancel safety
     ///
@@ -163,7 +173,7 @@ impl Once {
     ) -> Result<OnceOutcome<()>, Error> {
         let store = self.locks.store();
         let mark = Mark {
-            prefix: store.prefix()?,
+            tables: store.tables()?,
             name: self.name.as_str(),
             retention: self.retention,
             after: self.after.as_ref().map(LockName::as_str),
@@ -171,7 +181,7 @@ impl Once {
             wait: store.limit() / 2,
         };
         let mut connection = transaction.into();
-        match store.limited("mark", connection.with(&mark)).await? {
+        match within(store.limit(), mark::STEP, connection.with(&mark)).await?? {
             Marked::Now => Ok(OnceOutcome::Ran(())),
             Marked::Refused(locks) => Ok(self.refused(locks.map(|row| row.map(LockInfo::of)))),
         }
@@ -203,11 +213,19 @@ impl Once {
             None => None,
         };
         let may_be = self.after.is_none() || done(after.as_ref()).is_some();
-        if may_be && let Some(lease) = self.locks.take(&self.name, "", None).await? {
-            return Ok(Ok(lease));
+        let mut backoff = Backoff::for_locks().limit(HIDDEN_HOLDER);
+        loop {
+            if may_be && let Some(lease) = self.locks.take(&self.name, "", None).await? {
+                return Ok(Ok(lease));
+            }
+            let own = self.locks.inspect(self.name.clone()).await?;
+            // Nobody is seen to hold the lock: a transaction that marks the work has not ended, or it
+            // locks this name along with others.
+            let is_free = own.as_ref().is_none_or(|lock| lock.remaining.is_zero());
+            if !(may_be && is_free && backoff.pause().await) {
+                return Ok(Err(self.refused([own, after])));
+            }
         }
-        let own = self.locks.inspect(self.name.clone()).await?;
-        Ok(Err(self.refused([own, after])))
     }
 
     /// Returns the reason why the work does not run, from the states of its own lock and the

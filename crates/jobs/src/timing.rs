@@ -8,3 +8,6 @@ pub(crate) const SHORTEST_CLAIM: Duration = Duration::from_millis(100);
 
 /// The default time that a request waits for the lock of an exclusive route.
 pub(crate) const EXCLUSIVE_WAIT: Duration = Duration::from_secs(5);
+
+/// The time for which once-only work tries for a lock that nobody is seen to hold.
+pub(crate) const HIDDEN_HOLDER: Duration = Duration::from_secs(1);

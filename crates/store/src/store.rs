@@ -13,6 +13,7 @@ use crate::{
     locked,
     lost::LostReplies,
     note::Note,
+    sql::Tables,
     timing::{FAILURE_COUNTS, RECHECK, within},
 };
 
@@ -25,8 +26,8 @@ struct Inner {
     backend: Box<dyn Backend>,
     limit: Duration,
     patience: Duration,
-    /// The prefix of the tables' names, if the store has tables.
-    prefix: Option<String>,
+    /// The store's tables, if it has some.
+    tables: Option<Tables>,
     /// The steps whose latest call failed, and when.
     failing: Mutex<BTreeMap<&'static str, Instant>>,
     /// The time of the latest read that a request tried while reads were known to fail slowly;
@@ -42,14 +43,14 @@ impl Store {
         backend: Box<dyn Backend>,
         limit: Duration,
         patience: Duration,
-        prefix: Option<String>,
+        tables: Option<Tables>,
         hook: impl Fn(&Note<'_>) + Send + Sync + 'static,
     ) -> Self {
         Self(Arc::new(Inner {
             backend,
             limit,
             patience,
-            prefix,
+            tables,
             failing: Mutex::default(),
             unread: Mutex::default(),
             hook: Box::new(hook),
@@ -57,9 +58,9 @@ impl Store {
         }))
     }
 
-    /// Returns the prefix of the tables' names.
-    pub fn prefix(&self) -> Result<&str, Error> {
-        self.0.prefix.as_deref().ok_or_else(|| {
+    /// Returns the tables.
+    pub fn tables(&self) -> Result<&Tables, Error> {
+        self.0.tables.as_ref().ok_or_else(|| {
             Error::invalid("the site is open in memory: only SQL databases have transactions")
         })
     }

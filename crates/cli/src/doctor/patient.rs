@@ -47,7 +47,7 @@ impl<'a> Patient<'a> {
         let kind = match side_of(source.url()?)? {
             Side::Sqlite => Kind::Sqlite,
             Side::Postgres | Side::Relative => Kind::Postgres,
-            Side::MySql | Side::Galera => Kind::MySql,
+            Side::MySql | Side::MariaDb | Side::Galera => Kind::MySql,
         };
         // Nothing is made in a database without the tables.
         let site = match source.version_of(&mut connection).await? {

@@ -3,17 +3,19 @@
 use std::time::Duration;
 
 use perennial_store::{
-    LockRow,
+    Error, LockRow,
     clock::micros,
     name::{LockKind, bounded},
     sql::{
-        connection::OnConnection,
-        pool::kind_on,
-        run::{Arg, Driver, Statement, number},
+        Tables,
+        connection::{self, OnConnection, run_inside},
+        run::{Arg, Driver, number},
         statements::{Side, Sides, locks},
-        store::{Answer, lock_row},
+        store::lock_row,
     },
 };
+
+pub(crate) const STEP: &str = "mark_in";
 
 /// Two statements around the mark. The first limits the wait for other transactions (milliseconds ->
 /// nothing), and the second restores the limit from before (nothing -> nothing). On SQLite the wait
@@ -37,14 +39,14 @@ const BOUNDS: [Sides; 2] = [
 ];
 
 /// Marks work as done in the application's transaction. The statement writes immediately: a transaction
-/// that reads first may be refused (SQLite), or see old rows (MySQL).
+/// that reads first may be refused (SQLite), or see old rows (MySQL). `{condition}` is [`AFTER`]
+/// where there is preceding work.
 ///
-/// name, retention, 1 if there is preceding work, its name -> fence, if the work was marked
-pub(crate) const MARK: Sides = Sides {
+/// name, retention, the name of the preceding work -> fence, if the work was marked
+const MARK: Sides = Sides {
     // A mark has no owner.
     mysql: "{waits}INSERT INTO {p}lock (kind, name, owner, fence, acquired_at, expires_at)
-        SELECT 'once', $1, NULL, LAST_INSERT_ID(n.at), n.at, n.at + $2 FROM (SELECT {now} AS at) n
-        WHERE $3 = 0 OR EXISTS (SELECT 1 FROM {p}lock a WHERE a.kind = 'once' AND a.name = $4 AND a.owner IS NULL AND a.expires_at > n.at LOCK IN SHARE MODE)
+        SELECT 'once', $1, NULL, LAST_INSERT_ID(n.at), n.at, n.at + $2 FROM (SELECT {now} AS at) n{condition}
         ON DUPLICATE KEY UPDATE
             owner = IF(expires_at <= VALUES(acquired_at), NULL, owner),
             fence = IF(expires_at <= VALUES(acquired_at), LAST_INSERT_ID(GREATEST(fence + 1, VALUES(fence))), fence + LAST_INSERT_ID(0)),
@@ -52,8 +54,7 @@ pub(crate) const MARK: Sides = Sides {
             expires_at = IF(expires_at <= VALUES(acquired_at), VALUES(expires_at), expires_at)",
     ..Sides::same(
         "INSERT INTO {p}lock AS l (kind, name, owner, fence, acquired_at, expires_at)
-    SELECT 'once', $1, NULL, n.at, n.at, n.at + $2 FROM (SELECT {now} AS at) n
-    WHERE $3 = 0 OR EXISTS (SELECT 1 FROM {p}lock a WHERE a.kind = 'once' AND a.name = $4 AND a.owner IS NULL AND a.expires_at > n.at)
+    SELECT 'once', $1, NULL, n.at, n.at, n.at + $2 FROM (SELECT {now} AS at) n{condition}
     ON CONFLICT (kind, name) DO UPDATE SET
         owner = NULL,
         fence = CASE WHEN l.fence < excluded.fence THEN excluded.fence ELSE l.fence + 1 END,
@@ -64,19 +65,48 @@ pub(crate) const MARK: Sides = Sides {
     )
 };
 
-/// Returns [`locks::INSPECT`]; on MySQL it reads the present state of the lock, whatever the
-/// transaction has read before.
-fn inspect_now(side: Side) -> String {
-    let inspect = locks::INSPECT.of(side).trim_start_matches("{waits}");
+/// The condition that the preceding work is done. On MySQL and MariaDB at REPEATABLE READ, looking for
+/// a row that is missing locks the gap where it would be, until the application's transaction ends;
+/// so the condition is left out where there is no preceding work.
+const AFTER: Sides = Sides {
+    mysql: "
+        WHERE EXISTS (SELECT 1 FROM {p}lock a WHERE a.kind = 'once' AND a.name = $3 AND a.owner IS NULL AND a.expires_at > n.at LOCK IN SHARE MODE)",
+    ..Sides::same(
+        "
+    WHERE EXISTS (SELECT 1 FROM {p}lock a WHERE a.kind = 'once' AND a.name = $3 AND a.owner IS NULL AND a.expires_at > n.at)",
+    )
+};
+
+/// SQLite reads `WHERE` after a `SELECT` where it could also be a join's condition.
+const ALWAYS: Sides = Sides {
+    mysql: "",
+    ..Sides::same("\n    WHERE true")
+};
+
+/// Returns the statement that marks work. `is_after`: there is preceding work.
+pub(crate) fn mark(side: Side, is_after: bool) -> String {
+    let condition = if is_after { AFTER } else { ALWAYS };
+    MARK.of(side).replace("{condition}", condition.of(side))
+}
+
+/// Returns [`locks::INSPECT`]; on MySQL it can read the present state of the lock, whatever the
+/// transaction has read before. Of a lock without a row, that locks the gap.
+fn inspect(side: Side, at_present: bool) -> String {
+    let inspect = locks::INSPECT.of(side);
     match side {
-        Side::MySql | Side::Galera => format!("{inspect} LOCK IN SHARE MODE"),
+        Side::MySql | Side::MariaDb | Side::Galera if at_present => {
+            format!(
+                "{} LOCK IN SHARE MODE",
+                inspect.trim_start_matches("{waits}")
+            )
+        }
         _ => inspect.to_owned(),
     }
 }
 
 /// The mark of completed work.
 pub(crate) struct Mark<'a> {
-    pub(crate) prefix: &'a str,
+    pub(crate) tables: &'a Tables,
     pub(crate) name: &'a str,
     pub(crate) retention: Duration,
     /// The preceding work.
@@ -95,51 +125,59 @@ pub(crate) enum Marked {
 
 /// Marks the work as done.
 impl OnConnection for &Mark<'_> {
-    type Output = Answer<Marked>;
+    type Output = Result<Marked, Error>;
 
-    async fn run<DB: Driver>(self, connection: &mut DB::Connection) -> Answer<Marked> {
-        // The lock of the preceding work is only read. Before such a read, a node of a Galera
-        // cluster has to apply the commits of the other nodes.
-        let side = match (self.after, DB::DIALECT.side) {
-            (Some(_), Side::MySql) => kind_on::<DB>(connection).await?.side,
-            (_, side) => side,
-        };
-        let statement = |sides: &Sides| Statement::new(side, self.prefix, sides.of(side));
-        let [before, after_mark] = BOUNDS;
-        let bounds = side != Side::Sqlite;
-        let wait = i64::try_from(self.wait.as_millis()).unwrap_or(i64::MAX);
-        if bounds {
-            DB::run(connection, &statement(&before), &[Arg::Int(wait)]).await?;
-        }
+    async fn run<DB: Driver>(self, connection: &mut DB::Connection) -> Self::Output {
+        let failed = |error| connection::step(STEP, error);
+        let side = self
+            .tables
+            .side_on::<DB>(connection)
+            .await
+            .map_err(failed)?;
+        let statement = |text: &str| self.tables.statement(side, text);
         let (name, after) = (bounded(self.name), self.after.map(bounded));
-        let arguments = [
-            Arg::Text(&name),
-            Arg::Int(micros(self.retention)),
-            Arg::Int(i64::from(after.is_some())),
-            Arg::Text(after.as_deref().unwrap_or(&name)),
-        ];
-        let done = DB::run(connection, &statement(&MARK), &arguments).await;
-        if bounds {
-            let restored = DB::run(connection, &statement(&after_mark), &[]).await;
+        let mut arguments = vec![Arg::Text(&name), Arg::Int(micros(self.retention))];
+        arguments.extend(after.as_deref().map(Arg::Text));
+        let mark = mark(side, after.is_some());
+
+        let [before, after_mark] = BOUNDS.map(|sides| sides.of(side));
+        let wait = i64::try_from(self.wait.as_millis()).unwrap_or(i64::MAX);
+        if !before.is_empty() {
+            let done = DB::run(connection, &statement(before), &[Arg::Int(wait)]).await;
+            done.map_err(failed)?;
+        }
+        let done = run_inside::<DB>(connection, side, &statement(&mark), &arguments).await;
+        if !after_mark.is_empty() {
+            let restored = DB::run(connection, &statement(after_mark), &[]).await;
             // A transaction that has failed accepts no further statement, and its rollback restores
             // the setting.
             if done.is_ok() {
-                restored?;
+                restored.map_err(failed)?;
             }
         }
-        if number(&done?)?.is_some() {
+        let done = done.map_err(failed)?;
+        if number(&done).map_err(failed)?.is_some() {
             return Ok(Marked::Now);
         }
+
         let once = Arg::Text(LockKind::Once.as_str());
-        let mut found = [None, None];
-        for (name, lock) in [Some(&name), after.as_ref()].into_iter().zip(&mut found) {
-            if let Some(name) = name {
-                let id = [once, Arg::Text(name)];
-                let inspect = Statement::new(side, self.prefix, &inspect_now(side));
-                let done = DB::run(connection, &inspect, &id).await?;
-                *lock = done.rows.first().map(lock_row::<DB>).transpose()?.flatten();
-            }
-        }
-        Ok(Marked::Refused(found))
+        let mut read = async |name: &str, at_present| -> Result<_, Error> {
+            let inspect = statement(&inspect(side, at_present));
+            let done = DB::run(connection, &inspect, &[once, Arg::Text(name)]).await;
+            let row = done.map_err(failed)?.rows.first().map(lock_row::<DB>);
+            let row = row.transpose().map_err(|error| Error::step(STEP, error))?;
+            Ok(row.flatten())
+        };
+        let preceding = match &after {
+            Some(after) => read(after, true).await?,
+            None => None,
+        };
+        let may_be = after.is_none()
+            || preceding
+                .as_ref()
+                .is_some_and(|row: &LockRow| row.owner.is_none() && !row.remaining.is_zero());
+        // Where the preceding work is done, the lock has a row, which refused the mark.
+        let own = read(&name, may_be).await?;
+        Ok(Marked::Refused([own, preceding]))
     }
 }

@@ -7,7 +7,7 @@ use perennial_store::{
     Database, Error, LockName,
     error::BoxError,
     sql::{
-        pool::{Borrowed, Connections, OnPool},
+        pool::{Connections, OnPool},
         run::{Arg, Cells, Driver, Statement, has_code},
         statements::Side,
     },
@@ -68,7 +68,7 @@ fn statements(side: Side) -> Option<&'static Statements> {
         // CockroachDB grants each advisory lock to every client.
         Side::Sqlite | Side::Relative => None,
         Side::Postgres => Some(&POSTGRES),
-        Side::MySql | Side::Galera => Some(&MYSQL),
+        Side::MySql | Side::MariaDb | Side::Galera => Some(&MYSQL),
     }
 }
 
@@ -119,14 +119,14 @@ impl OnPool for Acquire<'_> {
     type Output = Result<Option<Holding>, Error>;
 
     async fn run<DB: Driver>(self, connections: Connections<DB>) -> Self::Output {
-        let Some(statements) = statements(connections.kind().await?.side) else {
+        let Some(statements) = statements(connections.side().await?) else {
             return Err(Error::invalid(
                 "this database has no session locks: use a lease, by `Locks::try_lock`",
             ));
         };
         let failed = |error| Error::step("lock", error);
-        let mut borrowed = Borrowed(Some(connections.0.acquire().await.map_err(failed)?));
-        let connection = borrowed.0.as_mut().expect("has just been put there");
+        let mut borrowed = connections.acquire().await.map_err(failed)?;
+        let connection = borrowed.connection();
         match ask::<DB>(connection, statements.acquire, self.lock).await {
             Ok(0) => {
                 borrowed.give_back();
@@ -139,9 +139,8 @@ impl OnPool for Acquire<'_> {
             Ok(_) => {
                 let bound = ask::<DB>(connection, statements.bound, self.lock).await;
                 bound.map_err(failed)?;
-                let connection = borrowed.0.take().expect("is still there").detach();
                 let session = HeldSession::<DB> {
-                    connection,
+                    connection: borrowed.detach(),
                     statements,
                     lock: self.lock.clone(),
                     limit: self.limit,

@@ -17,7 +17,7 @@ use crate::{
     name::TABLE_PREFIX,
     note::Note,
     rows::{LeaseRow, Unused},
-    sql::{Database, IntoDatabase},
+    sql::{Connect, Database, IntoDatabase, Tables},
     store::Store,
     timing::{self, BRIEF_RETENTION, DATABASE_PATIENCE},
 };
@@ -75,13 +75,13 @@ impl Locks {
     pub async fn with_pool(pool: impl IntoDatabase) -> Result<Self, Error> {
         let database: Database = pool.into();
         let limit = database.limit();
-        let store = database.store(TABLE_PREFIX).await?;
-        let prefix = Some(TABLE_PREFIX.to_owned());
+        let tables = Tables::new(TABLE_PREFIX)?;
+        let store = database.store_when(tables.clone(), Connect::Now).await?;
         Ok(Self::with_store(Store::new(
             store,
             limit,
             DATABASE_PATIENCE,
-            prefix,
+            Some(tables),
             |_| {},
         )))
     }

@@ -1,8 +1,16 @@
+//! Connections of the application's own, in whose transactions Perennial writes.
+
 use std::{convert::Infallible, fmt, marker::PhantomData};
 
-use sqlx::Transaction;
+use sqlx::{Connection as _, Transaction};
 
-use super::run::Driver;
+use super::{
+    dialect::NO_TRANSACTION,
+    guard,
+    run::{Arg, Done, Driver, Statement},
+    statements::Side,
+};
+use crate::error::Error;
 
 /// A connection of the application's, or a transaction on it: made [from](From) sqlx's own.
 pub struct Connection<'c>(AnyConnection<'c>);
@@ -61,6 +69,49 @@ impl Connection<'_> {
             #[cfg(feature = "mysql")]
             AnyConnection::MySql(connection) => work.run::<sqlx::MySql>(connection).await,
         }
+    }
+}
+
+/// Runs a statement in the transaction of a connection. Outside of a transaction, nothing is done, and
+/// [`step`] explains the error.
+pub async fn run_inside<DB: Driver>(
+    connection: &mut DB::Connection,
+    side: Side,
+    statement: &Statement,
+    arguments: &[Arg<'_>],
+) -> Result<Done<DB>, sqlx::Error> {
+    if let Some(guarded) = guard::inside(side, statement) {
+        return DB::run(connection, &guarded, arguments).await;
+    }
+    let is_inside = match side {
+        // BEGIN fails inside of a transaction.
+        Side::Sqlite => {
+            let [begin, rollback] =
+                ["BEGIN", "ROLLBACK"].map(|text| Statement::new(side, "", text));
+            let begun = DB::run(connection, &begin, &[]).await.is_ok();
+            if begun {
+                DB::run(connection, &rollback, &[]).await?;
+            }
+            !begun
+        }
+        // The server does not tell.
+        Side::MySql => connection.is_in_transaction(),
+        _ => true,
+    };
+    match is_inside {
+        true => DB::run(connection, statement, arguments).await,
+        false => Err(sqlx::Error::Protocol(NO_TRANSACTION.to_owned())),
+    }
+}
+
+/// Returns the error of a step in a transaction of the application's.
+pub fn step(step: &str, error: sqlx::Error) -> Error {
+    match error.to_string().contains(NO_TRANSACTION) {
+        true => Error::invalid(format!(
+            "`{step}` on a connection without a transaction, where nothing would be undone with the application's own \
+             statements: begin one by `pool.begin()`, and commit it (on MySQL, one that was begun by a statement is not seen)"
+        )),
+        false => Error::step(step, error),
     }
 }
 

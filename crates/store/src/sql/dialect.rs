@@ -1,7 +1,6 @@
 //! The differences between the databases, apart from their [SQL](super::statements).
 
 use super::{run::Arg, statements::Side};
-#[cfg(feature = "postgres")]
 use crate::name::hex;
 
 /// A database as Perennial uses it. The lists are codes of errors.
@@ -24,6 +23,10 @@ pub struct Dialect {
     /// Perennial closes the connection: the server ends, is not the primary, or does not know the
     /// outcome.
     pub gone: &'static [&'static str],
+    /// Somebody has left the connection in a state in which the statement was not done.
+    pub left: &'static [&'static str],
+    /// The part of an error's message by which a [guard](super::guard) fails.
+    pub guard_fails: &'static str,
     /// The content is too large, its text cannot be encoded, or a constraint or trigger forbids the
     /// row.
     pub unfit: &'static [&'static str],
@@ -32,6 +35,13 @@ pub struct Dialect {
     /// The role may not make tables.
     pub forbidden: &'static [&'static str],
 }
+
+/// The text of the error by which a guard fails, where the guard chooses it. MariaDB shows no more than
+/// 64 characters of it.
+pub const IN_TRANSACTION: &str = "perennial: the connection was left in a transaction";
+
+/// The text of the error of a statement that needs a transaction of the application's, outside of one.
+pub const NO_TRANSACTION: &str = "perennial: the connection is in no transaction";
 
 /// An entry from further in the future than this, in microseconds, is stale: the database's clock
 /// was set back.
@@ -48,6 +58,8 @@ pub const SQLITE: Dialect = Dialect {
     raced: &[],
     contended: &[],
     gone: &[],
+    left: &[],
+    guard_fails: "cannot start a transaction within a transaction",
     // SQLITE_TOOBIG, SQLITE_CONSTRAINT_CHECK, SQLITE_CONSTRAINT_TRIGGER
     unfit: &["18", "275", "1811"],
     // SQLITE_READONLY, and its variants for a file or a folder without the right to write
@@ -55,14 +67,14 @@ pub const SQLITE: Dialect = Dialect {
     forbidden: &[],
 };
 
-/// Writes an argument with one meaning under every setting. Of a text, printable ASCII except `'`
-/// and `\` is written as it is, and every other character as an escape. A database in SQL_ASCII
+/// Writes an argument with one meaning under every setting. Of a text, printable ASCII except `'`,
+/// `\` and `$`, which marks arguments in templates, is written as it is, and every other character as
+/// an escape. A database in SQL_ASCII
 /// refuses the escapes of characters outside ASCII.
 ///
 /// A literal has the collation of the column that it is compared with. (A text by `convert_from`
 /// would have the collation "C", for which no index of another collation is used.)
-#[cfg(feature = "postgres")]
-fn literal(argument: Arg<'_>) -> String {
+pub fn literal(argument: Arg<'_>) -> String {
     let text = match argument {
         Arg::Int(value) => return value.to_string(),
         Arg::Bytes(bytes) => return format!("decode('{}', 'hex')", hex(bytes)),
@@ -71,7 +83,7 @@ fn literal(argument: Arg<'_>) -> String {
     let mut literal = "E'".to_owned();
     for c in text.chars() {
         match c {
-            ' '..='~' if c != '\'' && c != '\\' => literal.push(c),
+            ' '..='~' if !matches!(c, '\'' | '\\' | '$') => literal.push(c),
             _ => literal.push_str(&format!("\\U{:08X}", u32::from(c))),
         }
     }
@@ -95,11 +107,12 @@ pub const POSTGRES: Dialect = Dialect {
     contended: &["55P03", "40001", "40P01"],
     // statement_completion_unknown: CockroachDB's ambiguous result; admin_shutdown, crash_shutdown,
     // cannot_connect_now, idle_session_timeout; protocol_violation: PgBouncer ends the connection, as
-    // it reaches no server; read_only_sql_transaction: the primary has become a standby, or the name
-    // leads to another server now
-    gone: &[
-        "40003", "57P01", "57P02", "57P03", "57P05", "08P01", "25006",
-    ],
+    // it reaches no server
+    gone: &["40003", "57P01", "57P02", "57P03", "57P05", "08P01"],
+    // in_failed_sql_transaction; read_only_sql_transaction: somebody has set it, the primary has become a
+    // standby, or the name leads to another server now
+    left: &["25P02", "25006"],
+    guard_fails: IN_TRANSACTION,
     // string_data_right_truncation, character_not_in_repertoire, untranslatable_character,
     // check_violation, program_limit_exceeded, raise_exception
     unfit: &["22001", "22021", "22P05", "23514", "54000", "P0001"],
@@ -125,6 +138,10 @@ pub const MYSQL: Dialect = Dialect {
     // ER_OPTION_PREVENTS_STATEMENT (read_only), ER_READ_ONLY_MODE, ER_UNKNOWN_COM_ERROR (a node of
     // Galera without a quorum): another server is the primary now
     gone: &["1053", "1927", "4031", "1290", "1836", "1047"],
+    // ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION; ER_TABLE_NOT_LOCKED_FOR_WRITE, ER_TABLE_NOT_LOCKED:
+    // somebody has locked other tables
+    left: &["1792", "1099", "1100"],
+    guard_fails: IN_TRANSACTION,
     // ER_TOO_BIG_ROWSIZE, ER_NET_PACKET_TOO_LARGE, ER_TRUNCATED_WRONG_VALUE_FOR_FIELD,
     // ER_DATA_TOO_LONG, ER_SIGNAL_EXCEPTION, ER_CONSTRAINT_FAILED, ER_CHECK_CONSTRAINT_VIOLATED
     unfit: &["1118", "1153", "1366", "1406", "1644", "4025", "3819"],

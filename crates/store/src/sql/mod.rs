@@ -2,6 +2,7 @@
 
 pub mod connection;
 pub mod dialect;
+mod guard;
 #[cfg(feature = "postgres")]
 mod listen;
 pub mod outbox;
@@ -12,13 +13,14 @@ mod schema;
 mod sqlite;
 pub mod statements;
 pub mod store;
+mod tables;
 mod url;
 mod wire;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use self::{
-    pool::{AnyPool, Connections, OnPool},
+    pool::{AnyPool, Connections, OnPool, Server},
     run::{Driver, Supported},
     statements::{Side, Sides},
     store::SqlStore,
@@ -32,6 +34,7 @@ use crate::{
     timing::{PREPARE_LIMIT, STATEMENT_TIMEOUT, within},
 };
 pub use connection::Connection;
+pub use tables::Tables;
 pub use url::{side_of, without_password};
 
 /// The largest number of connections in Perennial's own pool.
@@ -52,6 +55,7 @@ pub enum Connect {
 #[derive(Clone, Debug)]
 pub struct Database {
     pool: AnyPool,
+    server: Arc<Server>,
     side: Side,
     limit: Duration,
 }
@@ -76,6 +80,7 @@ macro_rules! from_pool {
             fn from(pool: $pool) -> Self {
                 Self {
                     pool: AnyPool::$kind(pool),
+                    server: Arc::new(Server::new(true, None)),
                     side: sqlx::$kind::DIALECT.side,
                     limit: STATEMENT_TIMEOUT,
                 }
@@ -116,19 +121,35 @@ impl Database {
 impl Database {
     pub async fn open_when(url: &str, connect: Connect) -> Result<Self, Error> {
         check_url(url)?;
-        match side_of(url)? {
+        let database: Self = match side_of(url)? {
             #[cfg(feature = "sqlite")]
-            Side::Sqlite => Ok(sqlite::open(url, connect).await?.into()),
+            Side::Sqlite => sqlite::open(url, connect).await?.into(),
             #[cfg(feature = "postgres")]
-            Side::Postgres => Ok(open::<sqlx::Postgres>(url, connect).await?.into()),
+            Side::Postgres => open::<sqlx::Postgres>(url, connect, &[]).await?.into(),
             #[cfg(feature = "mysql")]
-            Side::MySql => Ok(open::<sqlx::MySql>(url, connect).await?.into()),
+            Side::MySql => open::<sqlx::MySql>(url, connect, &["SET autocommit = 1"])
+                .await?
+                .into(),
             _ => unreachable!("the database is built in"),
+        };
+        Ok(Self {
+            server: Arc::new(Server::new(false, None)),
+            ..database
+        })
+    }
+
+    /// Returns the database as MySQL itself would be used, for tests on MariaDB, which understands the
+    /// same statements.
+    #[cfg(feature = "mysql")]
+    pub fn as_mysql(self) -> Self {
+        Self {
+            server: Arc::new(Server::new(true, Some(Side::MySql))),
+            ..self
         }
     }
 
     pub async fn with<W: OnPool>(&self, work: W) -> W::Output {
-        self.pool.with(work).await
+        self.pool.with(&self.server, self.limit, work).await
     }
 
     pub fn side(&self) -> Side {
@@ -161,37 +182,36 @@ impl Database {
 
     /// Returns the store in this database, after making or upgrading its tables.
     pub async fn store(self, prefix: &str) -> Result<Box<dyn Backend>, Error> {
-        self.store_when(prefix, Connect::Now).await
+        let tables = Tables::new(prefix)?;
+        self.store_when(tables, Connect::Now).await
     }
 
     /// Returns the store in this database.
     ///
     /// # Errors
     ///
-    /// The table prefix or the isolation cannot be used, the database fails, or its tables are of a
-    /// newer release or cannot be made, within 60 s. With [`Connect::Lazily`] only the prefix is
-    /// checked.
+    /// The sessions cannot be used, the database fails, or its tables are of a newer release or cannot
+    /// be made, within 60 s. None with [`Connect::Lazily`].
     pub async fn store_when(
         self,
-        prefix: &str,
+        tables: Tables,
         connect: Connect,
     ) -> Result<Box<dyn Backend>, Error> {
-        schema::check_prefix(prefix)?;
-        let store = self.pool.with(Opening { prefix, connect });
+        let store = self.with(Opening { tables, connect });
         within(PREPARE_LIMIT, "preparing the tables", store).await?
     }
 }
 
-struct Opening<'a> {
-    prefix: &'a str,
+struct Opening {
+    tables: Tables,
     connect: Connect,
 }
 
-impl OnPool for Opening<'_> {
+impl OnPool for Opening {
     type Output = Result<Box<dyn Backend>, Error>;
 
     async fn run<DB: Driver>(self, connections: Connections<DB>) -> Self::Output {
-        let store = SqlStore::new(connections, self.prefix);
+        let store = SqlStore::new(connections, self.tables);
         if self.connect == Connect::Now {
             store.side().await?;
         }
@@ -205,9 +225,13 @@ pub fn ddl(url: &str, prefix: &str) -> Result<String, Error> {
     Ok(schema::script(side_of(url)?, prefix))
 }
 
-/// Opens a small pool of connections to a server.
+/// Opens a small pool of connections to a server. `begin`: the first statements on each connection.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
-async fn open<DB: sqlx::Database>(url: &str, connect: Connect) -> Result<sqlx::Pool<DB>, Error> {
+async fn open<DB: Driver>(
+    url: &str,
+    connect: Connect,
+    begin: &'static [&'static str],
+) -> Result<sqlx::Pool<DB>, Error> {
     use sqlx::{ConnectOptions, Connection};
 
     let cannot = |hint: &str| {
@@ -232,6 +256,15 @@ async fn open<DB: sqlx::Database>(url: &str, connect: Connect) -> Result<sqlx::P
         // A pool tests each connection on its return. A second test before its use would cost a
         // round trip.
         .test_before_acquire(false)
+        .after_connect(move |connection, _| {
+            Box::pin(async move {
+                for statement in begin {
+                    let statement = run::Statement::new(DB::DIALECT.side, "", statement);
+                    DB::run(connection, &statement, &[]).await?;
+                }
+                Ok(())
+            })
+        })
         .connect_lazy_with(options))
 }
 

@@ -5,19 +5,19 @@ use std::time::Duration;
 use crate::{
     error::Error,
     sql::{
-        Connection,
-        connection::OnConnection,
-        run::{Arg, Driver, Statement, has_code},
+        Connection, Tables,
+        connection::{self, OnConnection, run_inside},
+        run::{Arg, Driver, has_code},
         statements::invalidations,
     },
     timing::within,
 };
 
-const STEP: &str = "write-invalidation";
+const STEP: &str = "invalidate_in";
 
 /// Rows to write: ids and names.
 struct Rows<'a> {
-    prefix: &'a str,
+    tables: &'a Tables,
     rows: &'a [(String, String)],
 }
 
@@ -25,17 +25,19 @@ impl OnConnection for Rows<'_> {
     type Output = Result<(), Error>;
 
     async fn run<DB: Driver>(self, connection: &mut DB::Connection) -> Self::Output {
-        let write = Statement::new(DB::DIALECT.side, self.prefix, invalidations::WRITE);
+        let side = self.tables.side_on::<DB>(connection).await;
+        let side = side.map_err(|error| Error::step(STEP, error))?;
+        let write = self.tables.statement(side, invalidations::WRITE);
         for (id, name) in self.rows {
             let row = [Arg::Text(id), Arg::Text(name)];
-            let written = DB::run(connection, &write, &row).await;
+            let written = run_inside::<DB>(connection, side, &write, &row).await;
             written.map_err(|error| match has_code::<DB>(&error, DB::DIALECT.missing) {
                 true => Error::invalid(format!(
                     "the transaction's database has no table `{}outbox`: an invalidation in a transaction needs the \
                      site's own database; elsewhere, call `invalidate_tag` after the commit",
-                    self.prefix
+                    self.tables.qualified()
                 )),
-                false => Error::step(STEP, error),
+                false => connection::step(STEP, error),
             })?;
         }
         Ok(())
@@ -46,12 +48,12 @@ impl OnConnection for Rows<'_> {
 ///
 /// # Errors
 ///
-/// The database fails, or is not the site's own.
+/// The database fails or is not the site's own, or the connection is in no transaction.
 pub async fn write(
     mut connection: Connection<'_>,
-    prefix: &str,
+    tables: &Tables,
     rows: &[(String, String)],
     limit: Duration,
 ) -> Result<(), Error> {
-    within(limit, STEP, connection.with(Rows { prefix, rows })).await?
+    within(limit, STEP, connection.with(Rows { tables, rows })).await?
 }

@@ -1,11 +1,19 @@
-use std::convert::Infallible;
+//! Pools, and the one place that runs a statement on a connection of a pool.
 
-use sqlx::{Pool, pool::PoolConnection};
-use tokio::time::timeout;
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use futures_util::future::BoxFuture;
+use sqlx::{Connection, Pool, Transaction, pool::PoolConnection};
+use tokio::{
+    runtime::Handle,
+    sync::OnceCell,
+    time::{Instant, timeout},
+};
 
 use crate::{
     error::Error,
     sql::{
+        guard::{self, Guard, Settings, setting},
         run::{Arg, Cells, Done, Driver, Statement, is_broken, is_contended},
         statements::Side,
     },
@@ -17,49 +25,221 @@ use crate::{
 /// the server may stay away.
 const TRIES: [u32; 2] = [19, 8];
 
-/// A connection of the pool. A drop closes a socket, unless [`give_back`](Self::give_back) was called.
-pub struct Borrowed<DB: Driver>(pub Option<PoolConnection<DB>>);
+/// A connection of a pool.
+///
+/// A drop means that nobody waits for the answer any more. The server may still be working on it, so the
+/// connection counts as used until it has answered or its time is up: a caller who gives up early and
+/// tries again does not make the pool open one connection after the other.
+pub struct Borrowed<DB: Driver> {
+    connection: Option<PoolConnection<DB>>,
+    /// When the time limit of the call ends.
+    until: Instant,
+}
 
 impl<DB: Driver> Borrowed<DB> {
+    pub fn connection(&mut self) -> &mut DB::Connection {
+        self.connection.as_mut().expect("is borrowed")
+    }
+
     pub fn give_back(mut self) {
-        if !DB::DIALECT.socket {
-            drop(self.0.take());
-            return;
+        if let Some(connection) = self.connection.take() {
+            give_back(connection, SIGN_OF_LIFE);
         }
-        // The pool asks each returned connection for a sign of life, and waits for the answer
-        // without a limit.
-        if let Some(mut connection) = self.0.take() {
-            tokio::spawn(timeout(SIGN_OF_LIFE, connection.return_to_pool()));
+    }
+
+    /// Closes the connection of a server.
+    pub fn close(mut self) {
+        match DB::DIALECT.socket {
+            true => drop(self.detach()),
+            false => self.give_back(),
         }
+    }
+
+    /// Takes the connection out of the pool.
+    pub fn detach(&mut self) -> DB::Connection {
+        self.connection.take().expect("is borrowed").detach()
     }
 }
 
 impl<DB: Driver> Drop for Borrowed<DB> {
     fn drop(&mut self) {
-        if let Some(connection) = self.0.take()
-            && DB::DIALECT.socket
-        {
-            // The pool would first wait for the rest of the answer, which may never come.
+        let Some(connection) = self.connection.take() else {
+            return;
+        };
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() && DB::DIALECT.socket {
+            // The pool would wait for the rest of the answer, which may never come.
             drop(connection.detach());
+        } else {
+            give_back(connection, left);
         }
     }
 }
 
+/// Gives a connection back to its pool, which asks it for a sign of life and waits for the answer without a
+/// limit. Closes it if the answer does not come in this time.
+fn give_back<DB: Driver>(mut connection: PoolConnection<DB>, limit: Duration) {
+    match Handle::try_current() {
+        Ok(runtime) if DB::DIALECT.socket => {
+            runtime.spawn(async move { timeout(limit, connection.return_to_pool()).await });
+        }
+        Err(_) if DB::DIALECT.socket => drop(connection.detach()),
+        _ => drop(connection),
+    }
+}
+
+/// What is known of the server behind a pool, for all who use the pool.
+#[derive(Debug)]
+pub struct Server {
+    /// Others use the pool's connections, too, and leave them in any state.
+    is_shared: bool,
+    /// The SQL to use whatever the server says it is, in tests.
+    assumed: Option<Side>,
+    /// The settings of the first connection that answered.
+    settings: OnceCell<Settings>,
+}
+
+impl Server {
+    pub fn new(is_shared: bool, assumed: Option<Side>) -> Self {
+        Self {
+            is_shared,
+            assumed,
+            settings: OnceCell::new(),
+        }
+    }
+
+    /// Returns the SQL of a server with these settings.
+    fn side<DB: Driver>(&self, settings: &Settings) -> Side {
+        self.assumed.unwrap_or_else(|| DB::side(settings))
+    }
+}
+
+/// The connections of a pool. Each statement on them has a [`Guard`].
 #[derive(Clone, Debug)]
-pub struct Connections<DB: Driver>(pub Pool<DB>);
+pub struct Connections<DB: Driver> {
+    pool: Pool<DB>,
+    server: Arc<Server>,
+    /// The time limit of a call.
+    limit: Duration,
+}
 
 impl<DB: Driver> Connections<DB> {
+    /// Returns the SQL of the server.
+    ///
+    /// # Errors
+    ///
+    /// The server does not answer, or its sessions cannot be used.
+    pub async fn side(&self) -> Result<Side, Error> {
+        let settings = self.settings().await;
+        let settings = settings
+            .map_err(|error| Error::database("cannot ask the server for its kind", error))?;
+        check(settings)?;
+        Ok(self.server.side::<DB>(settings))
+    }
+
+    async fn settings(&self) -> Result<&Settings, sqlx::Error> {
+        let read = || self.read_settings();
+        self.server.settings.get_or_try_init(read).await
+    }
+
+    /// Asks one connection for its settings, which no guard knows yet.
+    fn read_settings(&self) -> BoxFuture<'_, Result<Settings, sqlx::Error>> {
+        Box::pin(async {
+            let mut broken = Backoff::new(STATEMENT_PAUSES).random().tries(TRIES[1]);
+            loop {
+                let mut borrowed = self.borrow().await?;
+                let error = match settings_on::<DB>(borrowed.connection()).await {
+                    Ok(settings) => {
+                        borrowed.give_back();
+                        return Ok(settings);
+                    }
+                    Err(error) => error,
+                };
+                borrowed.close();
+                let again = is_broken::<DB>(&error) || Guard::None.has_failed::<DB>(&error);
+                if !again || !broken.pause().await {
+                    return Err(error);
+                }
+            }
+        })
+    }
+
+    async fn guard(&self) -> Result<Guard, sqlx::Error> {
+        let settings = self.settings().await?;
+        let side = self.server.side::<DB>(settings);
+        Ok(Guard::new(
+            side,
+            self.server.is_shared,
+            settings,
+            self.limit,
+        ))
+    }
+
+    async fn borrow(&self) -> Result<Borrowed<DB>, sqlx::Error> {
+        Ok(Borrowed {
+            connection: Some(self.pool.acquire().await?),
+            until: Instant::now() + self.limit,
+        })
+    }
+
+    /// Takes a connection that is in no transaction, and uses the site's tables.
+    pub async fn acquire(&self) -> Result<Borrowed<DB>, sqlx::Error> {
+        let guard = self.guard().await?;
+        let Some(alone) = guard.alone::<DB>() else {
+            return self.borrow().await;
+        };
+        let mut tries = Backoff::new(STATEMENT_PAUSES).random().tries(TRIES[0]);
+        loop {
+            let mut borrowed = self.borrow().await?;
+            let done = run_on::<DB>(borrowed.connection(), &guard, &alone, &[]).await;
+            let Err(error) = done else {
+                return Ok(borrowed);
+            };
+            borrowed.close();
+            let again = guard.has_failed::<DB>(&error) || is_broken::<DB>(&error);
+            if !again || !tries.pause().await {
+                return Err(error);
+            }
+        }
+    }
+
+    /// Begins a transaction in the site's tables, by this statement, on a connection from
+    /// [`acquire`](Self::acquire). A drop rolls it back.
+    pub async fn begin<'a>(
+        &self,
+        borrowed: &'a mut Borrowed<DB>,
+        begin: &'static str,
+    ) -> Result<Transaction<'a, DB>, sqlx::Error> {
+        let settings = self.settings().await?;
+        let mut transaction = Connection::begin_with(borrowed.connection(), begin).await?;
+        if let Some(first) = guard::in_transaction(self.server.side::<DB>(settings), settings) {
+            DB::run(&mut transaction, &first, &[]).await?;
+        }
+        Ok(transaction)
+    }
+
     /// Runs a statement once.
     async fn once(
         &self,
+        guard: &Guard,
         statement: &Statement,
         arguments: &[Arg<'_>],
     ) -> Result<Done<DB>, sqlx::Error> {
-        let mut borrowed = Borrowed(Some(self.0.acquire().await?));
-        let connection: &mut DB::Connection = borrowed.0.as_mut().expect("has just been put there");
-        let done = DB::run(connection, statement, arguments).await;
-        if !matches!(&done, Err(error) if is_broken::<DB>(error)) {
-            borrowed.give_back();
+        let mut borrowed = self.borrow().await?;
+        let done = async {
+            if let Guard::Apart(_) = guard
+                && let Some(apart) = guard.alone::<DB>()
+            {
+                DB::run(borrowed.connection(), &apart, &[]).await?;
+            }
+            run_on::<DB>(borrowed.connection(), guard, statement, arguments).await
+        };
+        let done = done.await;
+        match &done {
+            Err(error) if is_broken::<DB>(error) || guard.has_failed::<DB>(error) => {
+                borrowed.close();
+            }
+            _ => borrowed.give_back(),
         }
         done
     }
@@ -75,20 +255,39 @@ impl<DB: Driver> Connections<DB> {
         self.run_while(again, statement, arguments).await
     }
 
+    /// Runs a statement, and repeats it after these errors.
     pub async fn run_while(
         &self,
         again: impl Fn(&sqlx::Error) -> bool,
         statement: &Statement,
         arguments: &[Arg<'_>],
     ) -> Result<Done<DB>, sqlx::Error> {
+        let guard = self.guard().await?;
+        self.repeat(again, &guard, &guard.guarded(statement), arguments)
+            .await
+    }
+
+    async fn repeat(
+        &self,
+        again: impl Fn(&sqlx::Error) -> bool,
+        guard: &Guard,
+        statement: &Statement,
+        arguments: &[Arg<'_>],
+    ) -> Result<Done<DB>, sqlx::Error> {
         let backoff = |tries| Backoff::new(STATEMENT_PAUSES).random().tries(tries);
         let [mut lost, mut broken] = TRIES.map(backoff);
+        let mut left = backoff(TRIES[0]);
         loop {
-            let error = match self.once(statement, arguments).await {
-                Err(error) if again(&error) => error,
+            let error = match self.once(guard, statement, arguments).await {
+                Err(error) => error,
                 done => return done,
             };
-            let backoff = if is_contended::<DB>(&error) {
+            let backoff = if guard.has_failed::<DB>(&error) {
+                // Nothing was done.
+                &mut left
+            } else if !again(&error) {
+                return Err(error);
+            } else if is_contended::<DB>(&error) {
                 &mut lost
             } else {
                 &mut broken
@@ -98,6 +297,45 @@ impl<DB: Driver> Connections<DB> {
             }
         }
     }
+}
+
+/// Runs a statement on a connection. A transaction that somebody has left on a connection to SQLite is
+/// ended here: the connection may be the only one to a database in memory, which ends with it.
+async fn run_on<DB: Driver>(
+    connection: &mut DB::Connection,
+    guard: &Guard,
+    statement: &Statement,
+    arguments: &[Arg<'_>],
+) -> Result<Done<DB>, sqlx::Error> {
+    match DB::run(connection, statement, arguments).await {
+        Err(error) if !DB::DIALECT.socket && guard.has_failed::<DB>(&error) => {
+            let rollback = Statement::new(DB::DIALECT.side, "", "ROLLBACK");
+            DB::run(connection, &rollback, &[]).await?;
+            DB::run(connection, statement, arguments).await
+        }
+        done => done,
+    }
+}
+
+/// Refuses sessions that would act on what is undone later.
+fn check(settings: &Settings) -> Result<(), Error> {
+    let isolation = ["transaction_isolation", "tx_isolation"];
+    if isolation
+        .iter()
+        .any(|name| setting(settings, name) == Some("READ-UNCOMMITTED"))
+    {
+        return Err(Error::invalid(
+            "the pool's connections are at READ UNCOMMITTED: they would act on rows that are rolled back later. \
+             Set `transaction_isolation` of the server, or of the pool's connections, to READ COMMITTED or a stricter level",
+        ));
+    }
+    if setting(settings, "autocommit") == Some("OFF") {
+        return Err(Error::invalid(
+            "the pool's connections have `autocommit = 0`: nothing that Perennial stores would be committed. \
+             Set `autocommit = 1` for the server, or for the pool's connections by `PoolOptions::after_connect`",
+        ));
+    }
+    Ok(())
 }
 
 #[derive(Clone, Debug)]
@@ -123,58 +361,51 @@ pub trait OnPool: Send {
 }
 
 impl AnyPool {
-    pub async fn with<W: OnPool>(&self, work: W) -> W::Output {
+    /// Gives the pool's connections to some work. `limit`: the time limit of a call.
+    pub async fn with<W: OnPool>(
+        &self,
+        server: &Arc<Server>,
+        limit: Duration,
+        work: W,
+    ) -> W::Output {
+        macro_rules! connections {
+            ($pool:ident) => {
+                Connections {
+                    pool: $pool.clone(),
+                    server: Arc::clone(server),
+                    limit,
+                }
+            };
+        }
         match self {
             Self::None(never) => match *never {},
             #[cfg(feature = "sqlite")]
-            Self::Sqlite(pool) => work.run(Connections(pool.clone())).await,
+            Self::Sqlite(pool) => work.run(connections!(pool)).await,
             #[cfg(feature = "postgres")]
-            Self::Postgres(pool) => work.run(Connections(pool.clone())).await,
+            Self::Postgres(pool) => work.run(connections!(pool)).await,
             #[cfg(feature = "mysql")]
-            Self::MySql(pool) => work.run(Connections(pool.clone())).await,
+            Self::MySql(pool) => work.run(connections!(pool)).await,
         }
     }
 }
 
-/// The kind of a server, by its own answer.
-pub struct Kind {
-    pub side: Side,
-    /// The connections read rows that are not committed.
-    pub reads_uncommitted: bool,
+/// Asks the server behind a connection for its SQL.
+pub(super) async fn side_on<DB: Driver>(
+    connection: &mut DB::Connection,
+) -> Result<Side, sqlx::Error> {
+    Ok(DB::side(&settings_on::<DB>(connection).await?))
 }
 
-impl<DB: Driver> Connections<DB> {
-    pub async fn kind(&self) -> Result<Kind, Error> {
-        let rows = match DB::KIND_QUERY {
-            Some(query) => {
-                let query = Statement::new(DB::DIALECT.side, "", query);
-                self.run(&query, &[]).await.map(|done| done.rows)
+/// Asks a connection for its settings. A setting that is NULL is left out.
+async fn settings_on<DB: Driver>(connection: &mut DB::Connection) -> Result<Settings, sqlx::Error> {
+    let mut settings = Vec::new();
+    for query in DB::SETTINGS {
+        let query = Statement::new(DB::DIALECT.side, "", query);
+        for row in DB::run(connection, &query, &[]).await?.rows {
+            if let Some(value) = row.text(1)? {
+                settings.push((row.name(0)?, value));
             }
-            None => Ok(Vec::new()),
-        };
-        let kind = rows.and_then(|rows| kind_in::<DB>(&rows));
-        kind.map_err(|error| Error::database("cannot ask the server for its kind", error))
+        }
     }
-}
-
-/// Asks the server behind a connection for its kind.
-pub async fn kind_on<DB: Driver>(connection: &mut DB::Connection) -> Result<Kind, sqlx::Error> {
-    let query = DB::KIND_QUERY.expect("servers differ");
-    let query = Statement::new(DB::DIALECT.side, "", query);
-    kind_in::<DB>(&DB::run(connection, &query, &[]).await?.rows)
-}
-
-/// Reads the answer to [`KIND_QUERY`](crate::sql::run::Supported::KIND_QUERY).
-fn kind_in<DB: Driver>(rows: &[DB::Row]) -> Result<Kind, sqlx::Error> {
-    let mut kind = Kind {
-        side: DB::DIALECT.side,
-        reads_uncommitted: false,
-    };
-    for row in rows {
-        let (name, value) = (row.name(0)?, row.name(1)?);
-        let relative = DB::RELATIVES.iter().find(|(word, _)| name.contains(word));
-        kind.side = relative.map_or(kind.side, |(_, side)| *side);
-        kind.reads_uncommitted |= value == "READ-UNCOMMITTED";
-    }
-    Ok(kind)
+    Ok(settings)
 }

@@ -9,8 +9,11 @@ use sqlx::{
 };
 use tracing::{Dispatch, instrument::WithSubscriber};
 
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use crate::sql::guard::setting;
 use crate::sql::{
     dialect::{self, Dialect},
+    guard::Settings,
     statements::Side,
 };
 
@@ -18,13 +21,15 @@ use crate::sql::{
 pub trait Supported: Database {
     const DIALECT: &'static Dialect;
 
-    /// The query that finds out which of several kinds of servers this is. Each row of its result
-    /// has a name, of the product or of a setting, and the setting's value.
-    const KIND_QUERY: Option<&'static str> = None;
+    /// The queries of what differs between servers and sessions. Each row of their results has the
+    /// name of a setting and its value.
+    const SETTINGS: &'static [&'static str] = &[];
 
-    /// The servers whose SQL differs: a word in a name that [`KIND_QUERY`](Self::KIND_QUERY)
-    /// returns, and the SQL of that server.
-    const RELATIVES: &'static [(&'static str, Side)] = &[];
+    /// Returns the SQL of a server with these settings.
+    fn side(settings: &Settings) -> Side {
+        let _ = settings;
+        Self::DIALECT.side
+    }
 
     /// Returns the number of changed rows, and the insert id on databases that return the fence as
     /// insert id.
@@ -136,9 +141,21 @@ impl Supported for sqlx::Sqlite {
 #[cfg(feature = "postgres")]
 impl Supported for sqlx::Postgres {
     const DIALECT: &'static Dialect = &dialect::POSTGRES;
-    const KIND_QUERY: Option<&'static str> = Some("SELECT version(), ''");
-    const RELATIVES: &'static [(&'static str, Side)] =
-        &[("CockroachDB", Side::Relative), ("-YB-", Side::Relative)];
+    const SETTINGS: &'static [&'static str] = &[
+        "SELECT 'version', version() UNION ALL SELECT name, current_setting(name)
+        FROM (VALUES ('search_path'), ('role')) n (name)",
+    ];
+
+    fn side(settings: &Settings) -> Side {
+        let version = setting(settings, "version").unwrap_or_default();
+        match ["CockroachDB", "-YB-"]
+            .iter()
+            .any(|word| version.contains(word))
+        {
+            true => Side::Relative,
+            false => Side::Postgres,
+        }
+    }
 
     fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>) {
         (result.rows_affected(), None)
@@ -149,10 +166,22 @@ impl Supported for sqlx::Postgres {
 impl Supported for sqlx::MySql {
     const DIALECT: &'static Dialect = &dialect::MYSQL;
     // The isolation level has another name on MariaDB before 11.1.
-    const KIND_QUERY: Option<&'static str> = Some(
-        "SHOW VARIABLES WHERE Variable_name IN ('wsrep_sync_wait', 'transaction_isolation', 'tx_isolation')",
-    );
-    const RELATIVES: &'static [(&'static str, Side)] = &[("wsrep_sync_wait", Side::Galera)];
+    const SETTINGS: &'static [&'static str] = &[
+        "SHOW VARIABLES WHERE Variable_name IN ('version', 'wsrep_sync_wait', 'transaction_isolation', 'tx_isolation', 'autocommit')",
+        "SELECT 'database', DATABASE()",
+    ];
+
+    fn side(settings: &Settings) -> Side {
+        let version = setting(settings, "version").unwrap_or_default();
+        match (
+            version.contains("MariaDB"),
+            setting(settings, "wsrep_sync_wait"),
+        ) {
+            (_, Some(_)) => Side::Galera,
+            (true, None) => Side::MariaDb,
+            (false, None) => Side::MySql,
+        }
+    }
 
     fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>) {
         let id = i64::try_from(result.last_insert_id()).ok();
@@ -166,6 +195,7 @@ impl Supported for sqlx::MySql {
     }
 }
 
+#[derive(Clone, Debug)]
 pub struct Statement {
     /// The text, with `$n` if arguments are written into it, or else with `?`.
     sql: SqlStr,
@@ -193,6 +223,14 @@ impl Statement {
     pub fn sql(&self) -> SqlStr {
         self.sql.clone()
     }
+
+    /// Returns the statement with another text, which has the same places for arguments.
+    pub fn with_text(&self, text: impl FnOnce(&str) -> String) -> Self {
+        Self {
+            sql: trusted(text(self.sql.as_str())),
+            order: self.order.clone(),
+        }
+    }
 }
 
 /// Puts something in the place of each `$n`.
@@ -211,7 +249,7 @@ fn substitute(template: &str, mut argument: impl FnMut(usize) -> String) -> Stri
 
 /// Trusts a text that consists of Perennial's templates, names that perennial-jobs has checked, the
 /// `&'static str` of `Claims::filter_sql`, a prefix that `schema::check_prefix` has checked,
-/// numbers, and a dialect's literals.
+/// numbers, a dialect's literals, and the quoted name of the database.
 fn trusted(sql: String) -> SqlStr {
     AssertSqlSafe(Arc::<str>::from(sql)).into_sql_str()
 }
@@ -223,6 +261,7 @@ pub enum Arg<'a> {
     Bytes(&'a [u8]),
 }
 
+/// The result of a text: that of its last statement.
 pub struct Done<DB: Database> {
     pub rows: Vec<DB::Row>,
     pub changed: u64,
@@ -240,12 +279,16 @@ async fn collect<DB: Driver>(mut stream: Results<'_, DB>) -> Result<Done<DB>, sq
         changed: 0,
         id: None,
     };
+    let mut rows = Vec::new();
     // The stream is read to its end: a statement that is abandoned earlier may not have been
     // committed.
     while let Some(item) = stream.try_next().await? {
         match item {
-            Either::Left(result) => (done.changed, done.id) = DB::outcome(&result),
-            Either::Right(row) => done.rows.push(row),
+            Either::Left(result) => {
+                (done.changed, done.id) = DB::outcome(&result);
+                done.rows = std::mem::take(&mut rows);
+            }
+            Either::Right(row) => rows.push(row),
         }
     }
     Ok(done)

@@ -1,10 +1,9 @@
 //! Makes the tables, and upgrades in place those of an older release.
 
-use sqlx::Pool;
-
 use crate::{
     error::{Error, ErrorKind},
     sql::{
+        pool::Connections,
         run::{Arg, Cells, Driver, Statement, has_code, is_contended},
         statements::{Side, Sides, tables},
     },
@@ -30,7 +29,7 @@ pub(super) fn check_prefix(prefix: &str) -> Result<(), Error> {
 
 /// Makes or upgrades the tables. Several processes may do so concurrently.
 pub(super) async fn prepare<DB: Driver>(
-    pool: &Pool<DB>,
+    connections: &Connections<DB>,
     side: Side,
     prefix: &str,
     steps: &'static [&'static [Sides]],
@@ -38,8 +37,7 @@ pub(super) async fn prepare<DB: Driver>(
     let version = Statement::new(side, prefix, tables::VERSION);
     // The usual case changes nothing: it needs no right to write and waits for no other writer. An
     // error here, such as a missing table, occurs again below if it matters.
-    if let Ok(mut connection) = pool.acquire().await
-        && let Ok(done) = DB::run(&mut connection, &version, &[]).await
+    if let Ok(done) = connections.run(&version, &[]).await
         && let Some(row) = done.rows.first()
         && pending(steps, row.number(0).map_err(failed::<DB>)?)?.is_empty()
     {
@@ -51,7 +49,7 @@ pub(super) async fn prepare<DB: Driver>(
         |error: &_| is_contended::<DB>(error) || has_code::<DB>(error, DB::DIALECT.raced);
     let mut backoff = Backoff::new(TABLES_PAUSES).tries(40);
     loop {
-        match upgrade(pool, side, prefix, steps).await {
+        match upgrade(connections, side, prefix, steps).await {
             Ok(done) => return done,
             Err(error) if is_raced(&error) && backoff.pause().await => {}
             Err(error) => return Err(failed::<DB>(error)),
@@ -61,13 +59,19 @@ pub(super) async fn prepare<DB: Driver>(
 
 /// Applies the missing migration steps. The inner error: a newer release has made the tables.
 async fn upgrade<DB: Driver>(
-    pool: &Pool<DB>,
+    connections: &Connections<DB>,
     side: Side,
     prefix: &str,
     steps: &'static [&'static [Sides]],
 ) -> Result<Result<(), Error>, sqlx::Error> {
     let statement = |template| Statement::new(side, prefix, template);
-    let mut transaction = pool.begin_with(tables::BEGIN.of(side)).await?;
+    let mut borrowed = connections.acquire().await?;
+    let mut transaction = connections
+        .begin(&mut borrowed, tables::BEGIN.of(side))
+        .await?;
+    for wait in texts(side, &[tables::WAIT]) {
+        DB::run(&mut transaction, &statement(wait), &[]).await?;
+    }
     for first in texts(side, &tables::SCHEMA) {
         DB::run(&mut transaction, &statement(first), &[]).await?;
     }
@@ -84,7 +88,10 @@ async fn upgrade<DB: Driver>(
     }
     let newest = [Arg::Int(version_of(steps))];
     DB::run(&mut transaction, &statement(tables::NOTE), &newest).await?;
-    transaction.commit().await.map(Ok)
+    transaction.commit().await?;
+    // The settings of the wait are the session's on MySQL.
+    borrowed.close();
+    Ok(Ok(()))
 }
 
 fn failed<DB: Driver>(source: sqlx::Error) -> Error {
@@ -151,12 +158,14 @@ fn pending<T>(steps: &[T], version: i64) -> Result<&[T], Error> {
 
 #[cfg(all(test, feature = "sqlite"))]
 mod tests {
+    use futures_util::future::BoxFuture;
     use sqlx::{
         SqlitePool,
         sqlite::{SqliteConnectOptions, SqlitePoolOptions, SqliteSynchronous},
     };
 
     use super::*;
+    use crate::sql::{Database, pool::OnPool};
 
     const OLD: &[&[Sides]] = &[&[Sides::same("CREATE TABLE {p}entry (key TEXT PRIMARY KEY)")]];
     const NEW: &[&[Sides]] = &[
@@ -180,8 +189,20 @@ mod tests {
         pool.connect("sqlite::memory:").await.expect("opens")
     }
 
+    struct Make(&'static [&'static [Sides]]);
+
+    impl OnPool for Make {
+        type Output = Result<(), Error>;
+
+        async fn run<DB: Driver>(self, connections: Connections<DB>) -> Self::Output {
+            let prepared: BoxFuture<'_, _> =
+                Box::pin(prepare(&connections, Side::Sqlite, "p_", self.0));
+            prepared.await
+        }
+    }
+
     async fn make(pool: &SqlitePool, steps: &'static [&'static [Sides]]) -> Result<(), Error> {
-        prepare(pool, Side::Sqlite, "p_", steps).await
+        Database::from(pool.clone()).with(Make(steps)).await
     }
 
     async fn old(pool: &SqlitePool) {

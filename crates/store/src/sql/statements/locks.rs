@@ -28,11 +28,8 @@ pub(crate) const TRY: Sides = Sides {
     relative: Some(TRY_PLAIN),
     // Assignments happen in their order. The owner, which no other acquisition shares, tells the
     // later ones whether the lock was taken; two acquisitions may have the same microsecond. The
-    // fence comes back as the insert id, as the number of affected rows says nothing. The comment
-    // is for MariaDB alone, which has a setting not to wait for a row, and whose order depends on
-    // the mode.
-    mysql: "/*M!100300 SET STATEMENT innodb_lock_wait_timeout = 0, sql_mode = '' FOR */
-        INSERT INTO {p}lock (kind, name, owner, fence, acquired_at, expires_at)
+    // fence comes back as the insert id, as the number of affected rows says nothing.
+    mysql: "{at_once}INSERT INTO {p}lock (kind, name, owner, fence, acquired_at, expires_at)
         VALUES ($1, $2, $3, LAST_INSERT_ID({now}), {now}, {now} + $4)
         ON DUPLICATE KEY UPDATE
             owner = IF(owner = $3 OR (expires_at <= VALUES(acquired_at) AND ($5 < 0 OR fence = $5)), $3, owner),

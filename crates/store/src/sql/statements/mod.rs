@@ -22,6 +22,7 @@ pub enum Side {
     /// `set_config` has no effect on the statement that contains it.
     Relative,
     MySql,
+    MariaDb,
     /// MariaDB that may be a node of a Galera cluster. Galera compares the writes of two nodes, and
     /// not their reads.
     Galera,
@@ -51,7 +52,7 @@ impl Sides {
             Side::Sqlite => self.sqlite,
             Side::Postgres => self.postgres,
             Side::Relative => self.relative.unwrap_or(self.postgres),
-            Side::MySql | Side::Galera => self.mysql,
+            Side::MySql | Side::MariaDb | Side::Galera => self.mysql,
         }
     }
 }
@@ -91,6 +92,20 @@ impl Side {
                 Sides::same("SET STATEMENT wsrep_sync_wait = 15 FOR ")
             }
             "waits" => Sides::same(""),
+            // MariaDB has a setting not to wait for a row, and an order of assignments that depends on
+            // the mode.
+            "at_once" => Sides {
+                mysql: match self {
+                    Side::MariaDb | Side::Galera => {
+                        "SET STATEMENT innodb_lock_wait_timeout = 0, sql_mode = '' FOR "
+                    }
+                    // For programs that send the text to both.
+                    _ => {
+                        "/*M!100300 SET STATEMENT innodb_lock_wait_timeout = 0, sql_mode = '' FOR */ "
+                    }
+                },
+                ..Sides::same("")
+            },
             // Keeps other transactions from changing a row that is read until the statement is
             // committed. MySQL's statements have clauses of their own.
             "share" => Sides {

@@ -12,7 +12,17 @@ pub const BEGIN: Sides = Sides {
     sqlite: "BEGIN IMMEDIATE",
     // BEGIN has another meaning in MariaDB's Oracle mode.
     mysql: "START TRANSACTION",
-    ..Sides::same("BEGIN")
+    // The role's default may be a transaction that only reads.
+    ..Sides::same("BEGIN READ WRITE")
+};
+
+/// Limits the wait of each statement of that transaction for the locks of others, behind which all
+/// readers and writers of the table would wait. The transaction is tried again.
+pub(crate) const WAIT: Sides = Sides {
+    sqlite: "",
+    postgres: "SET LOCAL lock_timeout = '1s'",
+    relative: None,
+    mysql: "SET SESSION lock_wait_timeout = 1, innodb_lock_wait_timeout = 1",
 };
 
 /// The first statements of that transaction: they make the table with the version of the tables.
@@ -63,6 +73,14 @@ pub(crate) const STEPS: &[&[Sides]] = &[&[
     ),
     index("CREATE INDEX {p}request_retain_until ON {p}request (retain_until)"),
 ]];
+
+/// -> the schema of the tables, quoted where SQL needs quotes
+pub(crate) const PLACE: Sides = Sides {
+    sqlite: "",
+    postgres: "SELECT relnamespace::regnamespace::text FROM pg_class WHERE oid = to_regclass('{p}lock')",
+    relative: Some(""),
+    mysql: "SELECT CONCAT('`', REPLACE(DATABASE(), '`', '``'), '`')",
+};
 
 /// -> name, size in bytes
 pub(crate) const SIZES: Sides = Sides {

@@ -64,7 +64,7 @@ impl<DB: Driver> SqlStore<DB> {
 
     pub(crate) async fn apply(&self, call: &Apply) -> Answer<Option<(String, i64)>> {
         let side = self.side().await?;
-        let statement = |text: &str| Statement::new(side, &self.prefix, text);
+        let statement = |text: &str| Statement::new(side, self.tables.prefix(), text);
         let id = [Arg::Text(&call.id)];
         if let Side::Postgres | Side::Relative = side {
             let apply = statement(invalidations::APPLY);
@@ -74,8 +74,11 @@ impl<DB: Driver> SqlStore<DB> {
                 .map(|row| Ok::<_, sqlx::Error>((row.name(0)?, row.number(1)?)))
                 .transpose()?);
         }
-        let begin = tables::BEGIN.of(side);
-        let mut transaction = self.connections.0.begin_with(begin).await?;
+        let mut borrowed = self.connections.acquire().await?;
+        let mut transaction = self
+            .connections
+            .begin(&mut borrowed, tables::BEGIN.of(side))
+            .await?;
         let take = statement(invalidations::TAKE.of(side));
         let taken = DB::run(&mut transaction, &take, &id).await?;
         let Some(name) = taken.rows.first().map(|row| row.name(0)).transpose()? else {
@@ -88,6 +91,7 @@ impl<DB: Driver> SqlStore<DB> {
         let remove = statement(invalidations::REMOVE.of(side));
         DB::run(&mut transaction, &remove, &id).await?;
         transaction.commit().await?;
+        borrowed.give_back();
         Ok(Some((name, epoch)))
     }
 

@@ -5,10 +5,7 @@ mod invalidations;
 pub mod locks;
 mod requests;
 
-use std::sync::{
-    OnceLock,
-    atomic::{AtomicU64, Ordering::Relaxed},
-};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use futures_util::future::BoxFuture;
 use tokio::sync::Mutex;
@@ -23,6 +20,7 @@ use crate::{
         run::{Arg, Cells, Done, Driver, Statement, has_code},
         schema,
         statements::{Side, Sides, tables},
+        tables::{Found, Tables},
     },
 };
 pub use locks::lock_row;
@@ -41,9 +39,7 @@ const ROOM: [usize; 3] = [1, 8, 64];
 
 pub struct SqlStore<DB: Driver> {
     connections: Connections<DB>,
-    prefix: String,
-    /// There when the tables are.
-    side: OnceLock<Side>,
+    tables: Tables,
     /// The error of the last failed attempt to prepare the tables, for the steps that waited for
     /// this attempt.
     failed: Mutex<Option<Error>>,
@@ -53,11 +49,10 @@ pub struct SqlStore<DB: Driver> {
 
 impl<DB: Driver> SqlStore<DB> {
     /// Returns a store whose tables are made or upgraded before its first step.
-    pub fn new(connections: Connections<DB>, prefix: &str) -> Self {
+    pub fn new(connections: Connections<DB>, tables: Tables) -> Self {
         Self {
             connections,
-            prefix: prefix.to_owned(),
-            side: OnceLock::new(),
+            tables,
             failed: Mutex::new(None),
             failures: AtomicU64::new(0),
         }
@@ -66,13 +61,13 @@ impl<DB: Driver> SqlStore<DB> {
     /// Returns the server's SQL after the tables are made. If making them fails, all steps that
     /// have waited fail, and the next step tries again.
     pub async fn side(&self) -> Result<Side, Error> {
-        if let Some(side) = self.side.get() {
-            return Ok(*side);
+        if let Some(side) = self.tables.side() {
+            return Ok(side);
         }
         let failures = self.failures.load(Relaxed);
         let mut failed = self.failed.lock().await;
-        if let Some(side) = self.side.get() {
-            return Ok(*side);
+        if let Some(side) = self.tables.side() {
+            return Ok(side);
         }
         if let Some(error) = &*failed
             && self.failures.load(Relaxed) != failures
@@ -81,7 +76,11 @@ impl<DB: Driver> SqlStore<DB> {
         }
         let prepared: BoxFuture<'_, _> = Box::pin(self.prepare());
         match prepared.await {
-            Ok(side) => Ok(*self.side.get_or_init(|| side)),
+            Ok(found) => {
+                let side = found.side;
+                self.tables.set(found);
+                Ok(side)
+            }
             Err(error) => {
                 *failed = Some(error.clone());
                 self.failures.fetch_add(1, Relaxed);
@@ -91,21 +90,26 @@ impl<DB: Driver> SqlStore<DB> {
     }
 
     /// Makes or upgrades the tables.
-    async fn prepare(&self) -> Result<Side, Error> {
-        let kind = self.connections.kind().await?;
-        if kind.reads_uncommitted {
-            return Err(Error::invalid(
-                "the pool's connections are at READ UNCOMMITTED: they would act on rows that are rolled back later. \
-                 Set `transaction_isolation` of the server, or of the pool's connections, to READ COMMITTED or a stricter level",
-            ));
-        }
-        schema::prepare(&self.connections.0, kind.side, &self.prefix, tables::STEPS).await?;
-        Ok(kind.side)
+    async fn prepare(&self) -> Result<Found, Error> {
+        let (connections, prefix) = (&self.connections, self.tables.prefix());
+        let side = connections.side().await?;
+        schema::prepare(connections, side, prefix, tables::STEPS).await?;
+        let schema = match tables::PLACE.of(side) {
+            "" => None,
+            place => {
+                let place = Statement::new(side, prefix, place);
+                let place = connections.run(&place, &[]).await;
+                let place =
+                    place.and_then(|done| done.rows.first().map_or(Ok(None), |row| row.text(0)));
+                place.map_err(|error| Error::database("cannot find the tables' schema", error))?
+            }
+        };
+        Ok(Found { side, schema })
     }
 
     async fn statement(&self, sides: &Sides) -> Result<Statement, Error> {
         let side = self.side().await?;
-        Ok(Statement::new(side, &self.prefix, sides.of(side)))
+        Ok(Statement::new(side, self.tables.prefix(), sides.of(side)))
     }
 
     async fn run(&self, sides: &Sides, arguments: &[Arg<'_>]) -> Answer<Done<DB>> {
@@ -135,7 +139,7 @@ impl<DB: Driver> SqlStore<DB> {
             let places: Vec<_> = (1..=room).map(|n| format!("${}", before + n)).collect();
             text = format!("{text}{})", places.join(", "));
         }
-        let statement = Statement::new(self.side().await?, &self.prefix, &text);
+        let statement = Statement::new(self.side().await?, self.tables.prefix(), &text);
         Ok(self.connections.run(&statement, &arguments).await?)
     }
 

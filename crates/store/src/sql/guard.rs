@@ -1,0 +1,189 @@
+//! What Perennial does about the state in which somebody else has left a connection of the pool.
+//!
+//! An application that shares its pool also shares what it does to the pool's connections: a
+//! transaction that was begun and never ended (sqlx 0.9.0 leaves one when `pool.begin()` is
+//! cancelled), a transaction that has failed, `autocommit = 0`, a tenant's schema, another role. On
+//! such a connection, a statement would succeed and be undone later, or write into other tables. A
+//! pooler that shares a server's sessions does the same to Perennial's own pools.
+//!
+//! So a statement on a pool has a guard. Where the database allows it, the guard is a part of the
+//! statement's own message and costs no round trip. It sets what can be set for one statement, and
+//! fails where the statement would not be committed; then the connection is closed and the
+//! statement runs on another one. The decision record `docs/design/0002` has what was tried, what it
+//! costs, and when it can go.
+
+use std::time::Duration;
+
+use sqlx::error::DatabaseError;
+
+use crate::sql::{
+    dialect::{IN_TRANSACTION, NO_TRANSACTION, literal},
+    run::{Arg, Driver, Statement, has_code},
+    statements::Side,
+};
+
+/// The names and values of settings of a connection.
+pub(super) type Settings = Vec<(String, String)>;
+
+/// Returns the value of a setting.
+pub(super) fn setting<'a>(settings: &'a Settings, name: &str) -> Option<&'a str> {
+    let mut settings = settings.iter();
+    settings.find_map(|(other, value)| (other == name).then_some(&**value))
+}
+
+/// What precedes a statement on a connection of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Guard {
+    /// Nothing: only Perennial uses the connections.
+    None,
+    /// Other statements in the same text.
+    Before(String),
+    /// Settings of MariaDB for one statement.
+    Settings(String),
+    /// A text of its own, in a round trip of its own: MySQL shows no statement that it is in a
+    /// transaction.
+    Apart(String),
+}
+
+impl Guard {
+    /// Returns the guard for a server. `is_shared`: others use the pool's connections, too.
+    /// `settings`: of the connection by which the site was opened. `limit`: the time limit of a
+    /// call, after which the server also ends the statement, on PostgreSQL.
+    pub(super) fn new(side: Side, is_shared: bool, settings: &Settings, limit: Duration) -> Self {
+        match side {
+            Side::Postgres => Self::Before(postgres(settings, limit)),
+            Side::MariaDb | Side::Galera if is_shared => Self::Settings(mariadb(settings)),
+            Side::MySql if is_shared => Self::Apart(mysql(settings)),
+            // BEGIN fails inside of a transaction.
+            Side::Sqlite if is_shared => Self::Before("BEGIN; COMMIT; ".to_owned()),
+            _ => Self::None,
+        }
+    }
+
+    /// Returns the statement with the guard in its text.
+    pub(super) fn guarded(&self, statement: &Statement) -> Statement {
+        match self {
+            Self::None | Self::Apart(_) => statement.clone(),
+            Self::Before(guard) => statement.with_text(|text| format!("{guard}{text}")),
+            Self::Settings(guard) => {
+                statement.with_text(|text| match text.strip_prefix("SET STATEMENT ") {
+                    Some(more) => format!("SET STATEMENT {guard}, {more}"),
+                    None => format!("SET STATEMENT {guard} FOR {text}"),
+                })
+            }
+        }
+    }
+
+    /// Returns true if the statement was not done, as somebody has left the connection in a state in which
+    /// it would not be committed, or not in the site's tables.
+    pub(super) fn has_failed<DB: Driver>(&self, error: &sqlx::Error) -> bool {
+        let message = error.as_database_error().map(DatabaseError::message);
+        let fails = message.is_some_and(|message| message.contains(DB::DIALECT.guard_fails));
+        // Before MariaDB sets what the guard says, it looks for the tables.
+        let is_elsewhere = || {
+            let codes = [DB::DIALECT.missing, DB::DIALECT.forbidden];
+            matches!(self, Self::Settings(_))
+                && codes.iter().any(|codes| has_code::<DB>(error, codes))
+        };
+        fails || has_code::<DB>(error, DB::DIALECT.left) || is_elsewhere()
+    }
+
+    /// Returns a statement that does nothing but fail where the guard does. `None`: the guard never
+    /// fails.
+    pub(super) fn alone<DB: Driver>(&self) -> Option<Statement> {
+        let nothing = Statement::new(DB::DIALECT.side, "", "SELECT 1");
+        match self {
+            Self::None => None,
+            Self::Apart(guard) => Some(nothing.with_text(|_| guard.clone())),
+            Self::Before(_) | Self::Settings(_) => Some(self.guarded(&nothing)),
+        }
+    }
+}
+
+/// Returns a statement for a transaction of the application's, so that it fails outside of one and does
+/// nothing. `None`: the database cannot tell, or not within the statement.
+pub(super) fn inside(side: Side, statement: &Statement) -> Option<Statement> {
+    match side {
+        Side::Postgres => Some(statement.with_text(|text| {
+            format!(
+                "SELECT set_config('statement_timeout', CASE WHEN transaction_timestamp() <> statement_timestamp()
+                    THEN current_setting('statement_timeout') ELSE '{NO_TRANSACTION}' END, true); {text}"
+            )
+        })),
+        Side::MariaDb | Side::Galera => {
+            let guard = format!(
+                "time_zone = IF(@@in_transaction OR NOT @@autocommit, @@time_zone, '{NO_TRANSACTION}')"
+            );
+            Some(Guard::Settings(guard).guarded(statement))
+        }
+        _ => None,
+    }
+}
+
+/// Returns the statement that a transaction of Perennial's own begins with, so that it uses the site's tables.
+pub(super) fn in_transaction(side: Side, settings: &Settings) -> Option<Statement> {
+    match side {
+        Side::Postgres => {
+            let nothing = Statement::new(side, "", "");
+            Some(nothing.with_text(|_| format!("SELECT {}", places(settings))))
+        }
+        _ => None,
+    }
+}
+
+/// The server reads the message's second statement after it has done the first one, whose settings
+/// end with the message. Outside of a transaction, the transaction begins with the message.
+fn postgres(settings: &Settings, limit: Duration) -> String {
+    let limit = limit.as_millis().clamp(1, i32::MAX.unsigned_abs().into());
+    format!(
+        "SELECT set_config('statement_timeout', CASE WHEN transaction_timestamp() = statement_timestamp()
+            THEN '{limit}ms' ELSE '{IN_TRANSACTION}' END, true), {}; ",
+        places(settings)
+    )
+}
+
+/// Returns expressions that set the role and the schemas to those of the connection by which the site was
+/// opened, until the end of the transaction.
+fn places(settings: &Settings) -> String {
+    let set = |name| {
+        let value = setting(settings, name).unwrap_or_default();
+        let value = literal(Arg::Text(value));
+        format!(
+            "CASE WHEN current_setting('{name}') <> {value} THEN set_config('{name}', {value}, true) END"
+        )
+    };
+    ["role", "search_path"].map(set).join(", ")
+}
+
+/// Sets the time zone to the one that the connection has, or, where the statement would not be
+/// committed in the site's database, to one that does not exist.
+fn mariadb(settings: &Settings) -> String {
+    // The names from before MariaDB 11.1, and those since.
+    let [isolation, read_only] = match setting(settings, "tx_isolation") {
+        Some(_) => ["tx_isolation", "tx_read_only"],
+        None => ["transaction_isolation", "transaction_read_only"],
+    };
+    let database = database(settings).map_or("NULL".to_owned(), |name| {
+        format!("_utf8mb4 x'{}'", crate::name::hex(name.as_bytes()))
+    });
+    format!(
+        "time_zone = IF(@@in_transaction OR NOT @@autocommit OR @@{read_only} OR @@{isolation} = 'READ-UNCOMMITTED' OR NOT DATABASE() <=> {database}, \
+         '{IN_TRANSACTION}', @@time_zone)"
+    )
+}
+
+/// Ends the transaction that somebody may have left. Settings that are made here stay, as they are what
+/// the site was opened with.
+fn mysql(settings: &Settings) -> String {
+    let mut guard =
+        "ROLLBACK; UNLOCK TABLES; SET autocommit = 1; SET SESSION TRANSACTION READ WRITE"
+            .to_owned();
+    if let Some(name) = database(settings) {
+        guard.push_str(&format!("; USE `{}`", name.replace('`', "``")));
+    }
+    guard
+}
+
+fn database(settings: &Settings) -> Option<&str> {
+    setting(settings, "database")
+}

@@ -1,0 +1,87 @@
+use std::sync::{Arc, OnceLock};
+
+use super::{
+    pool::side_on,
+    run::{Driver, Statement},
+    schema::check_prefix,
+    statements::Side,
+};
+use crate::error::Error;
+
+/// The tables of a site: their names, and what is known of them since they were found or made. Cheap to
+/// clone.
+#[derive(Clone, Debug)]
+pub struct Tables(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    prefix: String,
+    /// There when the tables are.
+    found: OnceLock<Found>,
+}
+
+/// Where the tables are.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// The SQL of their server.
+    pub(super) side: Side,
+    /// Their schema, or database on MySQL, as SQL writes it. `None`: it has no name that SQL needs.
+    pub(super) schema: Option<String>,
+}
+
+impl Tables {
+    /// Returns tables that nobody has looked for.
+    ///
+    /// # Errors
+    ///
+    /// Not every database accepts the prefix.
+    pub fn new(prefix: &str) -> Result<Self, Error> {
+        check_prefix(prefix)?;
+        Ok(Self(Arc::new(Inner {
+            prefix: prefix.to_owned(),
+            found: OnceLock::new(),
+        })))
+    }
+
+    /// The prefix of the tables' names.
+    pub fn prefix(&self) -> &str {
+        &self.0.prefix
+    }
+
+    /// The SQL of the tables' server; `None`: the tables are not yet found.
+    pub(super) fn side(&self) -> Option<Side> {
+        Some(self.0.found.get()?.side)
+    }
+
+    pub(super) fn set(&self, found: Found) {
+        // They are found once.
+        let _ = self.0.found.set(found);
+    }
+
+    /// Returns the SQL of the server behind a connection of the application's.
+    pub async fn side_on<DB: Driver>(
+        &self,
+        connection: &mut DB::Connection,
+    ) -> Result<Side, sqlx::Error> {
+        match self.side() {
+            Some(side) => Ok(side),
+            None => side_on::<DB>(connection).await,
+        }
+    }
+
+    /// Returns the tables' prefix with their schema, for connections on which the application may have set
+    /// another one.
+    pub fn qualified(&self) -> String {
+        let found = self.0.found.get();
+        match found.and_then(|found| found.schema.as_deref()) {
+            // `$` marks arguments.
+            Some(schema) if !schema.contains('$') => format!("{schema}.{}", self.prefix()),
+            _ => self.prefix().to_owned(),
+        }
+    }
+
+    /// Returns a statement for a connection of the application's.
+    pub fn statement(&self, side: Side, template: &str) -> Statement {
+        Statement::new(side, &self.qualified(), template)
+    }
+}
