@@ -263,6 +263,23 @@ impl Db {
         transaction
     }
 
+    /// Locks a table, so that nobody else reads or writes it, until the connection is dropped.
+    #[cfg(any(feature = "postgres", feature = "mysql"))]
+    pub(crate) async fn locked(&self, table: &str) -> sqlx::AnyConnection {
+        self.pool().await;
+        let connection = <sqlx::AnyConnection as sqlx::Connection>::connect(&self.direct);
+        let mut connection = connection.await.expect("connects");
+        let lock = match self.url.starts_with("postgres") {
+            true => format!("BEGIN; LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE"),
+            false => format!("LOCK TABLES {table} WRITE"),
+        };
+        let lock = sqlx::raw_sql(AssertSqlSafe(lock));
+        sqlx::Executor::execute(&mut connection, lock)
+            .await
+            .expect("is locked");
+        connection
+    }
+
     /// Returns true if a transaction in this database waits for another one's row.
     pub(crate) async fn waits(&self) -> bool {
         /// MariaDB returns the same list again within 100 ms of the last query.

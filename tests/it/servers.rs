@@ -8,13 +8,13 @@ use std::{
     time::Duration,
 };
 
-use perennial::{ErrorKind, Perennial, Refresh};
+use perennial::{ErrorKind, Perennial, Refresh, sql::Database};
 use perennial_store::{NewEntry, Publish, Release, TryLock};
 use sqlx::pool::PoolOptions;
 use tokio::{task::JoinSet, time::Instant};
 
 use crate::{
-    databases::Db,
+    databases::{Db, pool_of},
     server::{Kind, Server},
     store::{ask, content, entry, lock, open, publish},
     support::{HANG, Origin, every, get, patient, serve, until},
@@ -32,6 +32,7 @@ on_each_server! {
     a_role_that_may_not_make_tables_is_told_what_to_do
     a_refresh_is_three_round_trips_and_a_contended_try_is_one
     foreign_tables_with_the_same_names_are_refused
+    what_nobody_waits_for_does_not_stay_on_the_server
 }
 
 #[cfg(feature = "postgres")]
@@ -235,7 +236,29 @@ async fn a_role_that_may_not_make_tables_is_told_what_to_do(db: Db) {
 
 async fn a_refresh_is_three_round_trips_and_a_contended_try_is_one(db: Db) {
     let wire = Wire::before(db.url()).await;
-    let site = patient().open(&wire.url(db.url())).await.expect("opens");
+    let url = wire.url(db.url());
+    let own = patient().open(&url).await.expect("opens");
+    round_trips(&db, &wire, own).await;
+    // The guard of a statement on an application's pool is in the statement's message.
+    let shared: Database = match db.url().starts_with("postgres") {
+        #[cfg(feature = "postgres")]
+        true => {
+            let pool = PoolOptions::<sqlx::Postgres>::new().test_before_acquire(false);
+            pool.connect(&url).await.expect("opens").into()
+        }
+        #[cfg(feature = "mysql")]
+        false => {
+            let pool = PoolOptions::<sqlx::MySql>::new().test_before_acquire(false);
+            pool.connect(&url).await.expect("opens").into()
+        }
+        #[allow(unreachable_patterns, reason = "a database may not be built in")]
+        _ => unreachable!(),
+    };
+    let shared = patient().with_pool(shared).await.expect("opens");
+    round_trips(&db, &wire, shared).await;
+}
+
+async fn round_trips(db: &Db, wire: &Wire, site: Perennial) {
     let origin = Origin::default();
     let policy = every(Duration::from_millis(1));
     let refresh = async |site: &Perennial| {
@@ -265,8 +288,8 @@ async fn a_refresh_is_three_round_trips_and_a_contended_try_is_one(db: Db) {
     }
     assert_eq!(least, 3, "try, publish, release");
 
-    let store = open(&db).await;
-    lock(&*store, "a", LEASE).await;
+    let store = open(db).await;
+    let held = lock(&*store, "a", LEASE).await;
     let locks = site.locks();
     let mut least = usize::MAX;
     for _ in 0..20 {
@@ -275,6 +298,8 @@ async fn a_refresh_is_three_round_trips_and_a_contended_try_is_one(db: Db) {
         least = least.min(wire.asked() - asked);
     }
     assert_eq!(least, 1);
+    ask(&*store, Release::new(&held, Duration::ZERO)).await;
+    site.shutdown().await;
 }
 
 async fn foreign_tables_with_the_same_names_are_refused(db: Db) {
@@ -292,6 +317,86 @@ async fn foreign_tables_with_the_same_names_are_refused(db: Db) {
         );
     });
     futures_util::future::join_all(told).await;
+}
+
+/// A table is locked, as by a migration, while callers give up after the time limit, or earlier and try
+/// again at once.
+async fn what_nobody_waits_for_does_not_stay_on_the_server(db: Db) {
+    const CONNECTIONS: usize = 5;
+    let sessions = match db.url().starts_with("postgres") {
+        true => "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()",
+        false => "SELECT count(*) FROM information_schema.processlist WHERE db = DATABASE()",
+    };
+    for (kind, database) in [
+        ("own", Database::open(db.url()).await.expect("opens")),
+        ("shared", pool_of(db.url(), 5).await),
+    ] {
+        let site = Perennial::builder().statement_timeout(Duration::from_secs(1));
+        let site = site.with_pool(database).await.expect("opens");
+        let locks = site.locks();
+        let held = db.locked("perennial_lock").await;
+        let before = db.int(sessions).await.expect("is counted");
+        let calling = |early: bool| {
+            let locks = locks.clone();
+            async move {
+                loop {
+                    let call = async { locks.try_lock("a").await };
+                    let limit = if early {
+                        Duration::from_millis(30)
+                    } else {
+                        HANG
+                    };
+                    let _ = tokio::time::timeout(limit, call).await;
+                }
+            }
+        };
+        let mut callers = JoinSet::new();
+        for n in 0..2 * CONNECTIONS {
+            callers.spawn(calling(n % 2 == 0));
+        }
+        let mut most = 0;
+        for _ in 0..30 {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            most = most.max(db.int(sessions).await.expect("is counted") - before);
+        }
+        callers.shutdown().await;
+        drop(held);
+        assert!(most <= 2 * 5, "{kind}: {most} more sessions than before");
+        until("the pool works again", async || {
+            locks.try_lock("b").await.is_ok_and(|lease| lease.is_some())
+        })
+        .await;
+        site.shutdown().await;
+    }
+}
+
+/// An upgrade that waits without a limit for a transaction holds up everybody who wants the table after it.
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread")]
+async fn upgrade_of_the_tables_does_not_stop_others_while_it_waits() {
+    let Some(db) = Db::postgres().await else {
+        return;
+    };
+    db.site().await.shutdown().await;
+    let older = "DROP INDEX perennial_entry_read_at, perennial_invalidation_epoch, perennial_request_retain_until;
+        UPDATE perennial_schema SET version = 0 WHERE id = 1;
+        INSERT INTO perennial_outbox VALUES ('1', 'a');
+        INSERT INTO perennial_invalidation VALUES ('tag:a', 1)";
+    db.execute(older).await;
+    let long = db.uncommitted("DELETE FROM perennial_invalidation").await;
+    let database = db.database().await;
+    let upgrading = tokio::spawn(async move { database.store("perennial_").await.map(drop) });
+    until("the upgrade waits", async || db.waits().await).await;
+    for n in 0..20 {
+        let other = format!("INSERT INTO perennial_invalidation VALUES ('tag:b{n}', 1)");
+        let other = db.execute(&other);
+        let other = tokio::time::timeout(HANG, other).await;
+        assert_eq!(other.expect("does not wait for the upgrade"), 1);
+    }
+    assert!(!upgrading.is_finished());
+    long.rollback().await.expect("is rolled back");
+    let upgraded = upgrading.await.expect("no panic");
+    upgraded.expect("is upgraded in the end");
 }
 
 /// A standby that was the primary, or a name that led to another server for a while.
