@@ -4,9 +4,13 @@ mod change;
 mod claims;
 mod doctor;
 mod explain;
+#[cfg(target_os = "linux")]
+mod keep;
 mod look;
 mod open;
 mod print;
+#[cfg(unix)]
+mod processes;
 mod run;
 mod watch;
 
@@ -140,9 +144,17 @@ enum Command {
     ///
     ///     0 3 * * * DATABASE_URL=postgres://… perennial run nightly -- ./import || [ $? = 75 ]
     ///
-    /// If this program itself is killed by KILL, the command goes on and the lock is free after the
-    /// lease: a command that must not overlap checks PERENNIAL_FENCE where it writes.
+    /// The lock is held until the last process that the command has started has ended, and all of them are
+    /// ended with the lock: on Linux wherever they are, elsewhere those in the command's process group.
+    /// HUP, INT, QUIT, TERM, USR1 and USR2 reach all of them.
+    ///
+    /// If the machine dies, the lock is free after the lease. A command that must not overlap in any case
+    /// checks PERENNIAL_FENCE where it writes.
     Run(run::RunOptions),
+    /// What `run` starts on Linux in place of the command.
+    #[cfg(target_os = "linux")]
+    #[command(hide = true)]
+    Keep(keep::KeepOptions),
     /// Print a script of completions for a shell.
     Completions { shell: Shell },
 }
@@ -265,6 +277,8 @@ async fn carry_out(options: Options) -> Result {
             Ok(())
         }
         Command::Run(run) => run.run(source).await,
+        #[cfg(target_os = "linux")]
+        Command::Keep(keep) => keep.run().await,
         Command::Explain(options) => options.explain(source.timeout(), json).await,
         Command::Doctor {
             checks,

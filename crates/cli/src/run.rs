@@ -1,13 +1,21 @@
-//! `perennial run`: a command under a lock.
+//! `perennial run`: a command under a lock. The lock and all that the command has started live equally
+//! long.
 
-use std::{path::Path, process::ExitStatus, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitStatus,
+    time::Duration,
+};
 
 use clap::Args;
 use humantime::parse_duration;
 #[cfg(unix)]
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal};
+use sqlx::Connection;
 use tokio::process::{Child, Command};
 
+#[cfg(unix)]
+use crate::processes::Processes;
 use crate::{Failure, Result, open::Source, print};
 
 /// The exit status if the lock is taken, as EX_TEMPFAIL of sysexits.
@@ -31,12 +39,21 @@ pub(crate) struct RunOptions {
     #[arg(long, default_value = "15s", value_parser = parse_lease)]
     lease: Duration,
     /// Keep the lock taken for at least this time, also after a shorter command: the clocks of
-    /// machines that start the same job differ. 0s gives the lock back with the end of the command.
-    #[arg(long, default_value = "1m", value_parser = parse_duration)]
+    /// machines that start the same job differ, by less than this. It is half of cron's shortest
+    /// interval, so that the next run finds the lock free, however late this one began. 0s gives the
+    /// lock back with the end of the command.
+    #[arg(long, default_value = "30s", value_parser = parse_duration)]
     hold: Duration,
     /// The time between TERM and KILL for a command whose lease was lost.
     #[arg(long, default_value = "10s", value_parser = parse_duration)]
     grace: Duration,
+    /// The time for which processes that the command has left behind may run on, under the lock. Then
+    /// they are ended, as after a lost lease.
+    #[arg(long, default_value = "10s", value_parser = parse_duration)]
+    linger: Duration,
+    /// Give the lock back when the command has ended, and leave the processes that it started.
+    #[arg(long, conflicts_with = "linger")]
+    leave_children: bool,
     /// The command. It finds the lock's name in PERENNIAL_LOCK and the fence in PERENNIAL_FENCE.
     #[arg(last = true, required = true)]
     command: Vec<String>,
@@ -51,6 +68,11 @@ fn parse_lease(text: &str) -> std::result::Result<Duration, String> {
 
 impl RunOptions {
     pub(crate) async fn run(&self, source: &Source) -> Result {
+        if let Some(why) = self.cannot_start() {
+            return Err(why);
+        }
+        // A missing SQLite file would be made here, with a lock of its own that nobody shares.
+        let _ = source.within(source.connect().await?.close()).await;
         let site = source.site_with_tables().await?;
         let locks = site.locks().lease(self.lease);
         let wait = match self.wait {
@@ -73,33 +95,32 @@ impl RunOptions {
             Err(error) => return Err(error.into()),
         };
         let since = std::time::Instant::now();
-        let mut command = Command::new(&self.command[0]);
+        let mut command = self.command();
         command
-            .args(&self.command[1..])
             .env("PERENNIAL_LOCK", &self.name)
-            .env("PERENNIAL_FENCE", lease.fence().to_string())
-            .kill_on_drop(true);
+            .env("PERENNIAL_FENCE", lease.fence().to_string());
         let mut signals = Signals::listen()?;
         let mut child = match command.spawn() {
             Ok(child) => child,
             Err(error) => {
                 // This program ends before a lease that is only dropped is released.
                 lease.release().await?;
-                let code = match error.kind() {
-                    std::io::ErrorKind::NotFound => 127,
-                    _ => 126,
-                };
                 let why = format!("cannot run {:?}: {error}", self.command[0]);
-                return Err(Failure::Status(code, Some(why)));
+                return Err(Failure::Status(126, Some(why)));
             }
         };
+        let started = Started::of(&child);
         let ended = tokio::select! {
             biased;
-            ended = signals.wait_for(&mut child) => Some(ended),
+            ended = signals.wait_for(&mut child, &started) => Some(ended),
             () = lease.lost() => None,
         };
         match ended {
             Some(status) => {
+                // The keeper has waited for them, unless it was killed.
+                if !self.leave_children {
+                    started.end(self.grace).await;
+                }
                 let left = self.hold.saturating_sub(since.elapsed());
                 // The command has ended, and its status counts. An unreleased lock is free after its
                 // lease.
@@ -115,8 +136,7 @@ impl RunOptions {
                 }
             }
             None => {
-                #[cfg(unix)]
-                signal(&child, Signal::TERM);
+                started.end(self.grace).await;
                 if tokio::time::timeout(self.grace, child.wait())
                     .await
                     .is_err()
@@ -131,11 +151,97 @@ impl RunOptions {
             }
         }
     }
+
+    /// Returns the reason why the command cannot be started on this machine, before it takes the lock
+    /// from another one.
+    fn cannot_start(&self) -> Option<Failure> {
+        let program = Path::new(&self.command[0]);
+        let folders = std::env::var_os("PATH").unwrap_or_default();
+        let found = match program.components().count() {
+            1 if !self.command[0].contains('/') => std::env::split_paths(&folders)
+                .map(|folder| folder.join(program))
+                .any(|path| path.is_file()),
+            _ => PathBuf::from(program).exists(),
+        };
+        let why = format!("cannot run {:?}: there is no such program", self.command[0]);
+        (!found && cfg!(unix)).then_some(Failure::Status(127, Some(why)))
+    }
+
+    /// Returns the command, with the process that keeps it around it.
+    #[cfg(target_os = "linux")]
+    fn command(&self) -> Command {
+        let time = |time| humantime::format_duration(time).to_string();
+        // This program, also if its file has been replaced.
+        let mut command = Command::new("/proc/self/exe");
+        command
+            .args(["keep", "--parent", &std::process::id().to_string()])
+            .args(["--grace", &time(self.grace), "--linger", &time(self.linger)])
+            .args(self.leave_children.then_some("--leave-children"))
+            .arg("--")
+            .args(&self.command);
+        command
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.command[0]);
+        command.args(&self.command[1..]).kill_on_drop(true);
+        // In the group of a terminal's job, it is stopped and ended by the terminal.
+        #[cfg(unix)]
+        if !std::io::IsTerminal::is_terminal(&std::io::stdin()) {
+            command.process_group(0);
+        }
+        command
+    }
+}
+
+/// The command's processes.
+#[cfg(unix)]
+struct Started(Option<Processes>);
+
+#[cfg(not(unix))]
+struct Started;
+
+impl Started {
+    fn of(child: &Child) -> Self {
+        #[cfg(unix)]
+        {
+            // They come to this process if their keeper ends before them.
+            #[cfg(target_os = "linux")]
+            let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+            let id = child.id().and_then(|id| i32::try_from(id).ok());
+            Self(
+                id.and_then(Pid::from_raw)
+                    .map(|keeper| Processes { keeper }),
+            )
+        }
+        #[cfg(not(unix))]
+        {
+            let _ = child;
+            Self
+        }
+    }
+
+    async fn end(&self, grace: Duration) {
+        #[cfg(unix)]
+        if let Some(processes) = &self.0 {
+            processes.end(grace).await;
+        }
+        #[cfg(not(unix))]
+        let _ = grace;
+    }
+
+    #[cfg(unix)]
+    fn signal(&self, signal: Signal) {
+        if let Some(processes) = &self.0 {
+            processes.signal(signal);
+        }
+    }
 }
 
 /// The signals that would end this program in place of the command.
 #[cfg(unix)]
-struct Signals([tokio::signal::unix::Signal; 3]);
+struct Signals([tokio::signal::unix::Signal; 6]);
 
 #[cfg(not(unix))]
 struct Signals;
@@ -150,41 +256,53 @@ impl Signals {
             Ok(Self([
                 heard(SignalKind::terminate())?,
                 heard(SignalKind::hangup())?,
+                heard(SignalKind::user_defined1())?,
+                heard(SignalKind::user_defined2())?,
                 heard(SignalKind::interrupt())?,
+                heard(SignalKind::quit())?,
             ]))
         }
         #[cfg(not(unix))]
         Ok(Self)
     }
 
-    /// Waits for the command, and passes TERM and HUP on.
-    async fn wait_for(&mut self, child: &mut Child) -> Result<ExitStatus> {
+    /// Waits for the command, and passes signals on to all that it has started.
+    async fn wait_for(&mut self, child: &mut Child, started: &Started) -> Result<ExitStatus> {
         let failed = |error: std::io::Error| Failure::Failed(error.to_string());
         #[cfg(unix)]
         loop {
-            let [term, hup, int] = &mut self.0;
-            let passed = tokio::select! {
+            let [term, hup, usr1, usr2, int, quit] = &mut self.0;
+            let (passed, by_terminal) = tokio::select! {
                 biased;
                 ended = child.wait() => return ended.map_err(failed),
-                _ = term.recv() => Signal::TERM,
-                _ = hup.recv() => Signal::HUP,
-                // The terminal sends this one to the command itself.
-                _ = int.recv() => continue,
+                _ = term.recv() => (Signal::TERM, false),
+                _ = hup.recv() => (Signal::HUP, false),
+                _ = usr1.recv() => (Signal::USR1, false),
+                _ = usr2.recv() => (Signal::USR2, false),
+                _ = int.recv() => (Signal::INT, true),
+                _ = quit.recv() => (Signal::QUIT, true),
             };
-            signal(child, passed);
+            // A terminal sends these to the command itself.
+            if !(by_terminal && is_in_foreground()) {
+                started.signal(passed);
+            }
         }
         #[cfg(not(unix))]
-        child.wait().await.map_err(failed)
+        {
+            let _ = started;
+            child.wait().await.map_err(failed)
+        }
     }
 }
 
+/// Returns true if this program is in the group of processes that a terminal sends its signals to.
 #[cfg(unix)]
-fn signal(child: &Child, signal: Signal) {
-    let id = child.id().and_then(|id| i32::try_from(id).ok());
-    if let Some(id) = id.and_then(Pid::from_raw) {
-        // The command may have ended meanwhile.
-        let _ = kill_process(id, signal);
-    }
+fn is_in_foreground() -> bool {
+    let terminal = std::fs::File::open("/dev/tty");
+    let group = terminal
+        .ok()
+        .and_then(|it| rustix::termios::tcgetpgrp(it).ok());
+    group == Some(rustix::process::getpgrp())
 }
 
 /// Returns the status as a shell does: 128 and the number of the signal.

@@ -1,0 +1,156 @@
+//! `perennial keep`, which `perennial run` starts in place of the command, on Linux: it starts the command, and
+//! stays until the last process that the command has started has ended.
+//!
+//! It is a process of its own because `perennial run` may be killed. Then this one, which the kernel
+//! tells of its parent's end, ends the command and all that it has started; nothing else could.
+
+use std::{io::ErrorKind, process::Command, time::Duration};
+
+use clap::Args;
+use humantime::parse_duration;
+use rustix::process::{
+    Pid, Signal, WaitOptions, WaitStatus, getpid, getppid, set_child_subreaper,
+    set_parent_process_death_signal, wait,
+};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    time::{Instant, sleep},
+};
+
+use crate::{Failure, Result, processes::Processes};
+
+#[derive(Args)]
+pub(crate) struct KeepOptions {
+    /// The number of the process of `perennial run`.
+    #[arg(long)]
+    parent: i32,
+    /// The time between TERM and KILL.
+    #[arg(long, value_parser = parse_duration)]
+    grace: Duration,
+    /// The time for which processes that the command has left may run on.
+    #[arg(long, value_parser = parse_duration)]
+    linger: Duration,
+    #[arg(long)]
+    leave_children: bool,
+    #[arg(last = true, required = true)]
+    command: Vec<String>,
+}
+
+impl KeepOptions {
+    pub(crate) async fn run(&self) -> Result {
+        let failed = |error: std::io::Error| Failure::Failed(error.to_string());
+        // What is sent to the command's terminal or group does not end this process, which ends last.
+        // `perennial run` passes on what is sent to it.
+        let mut others = Vec::new();
+        for kind in PASSED_ON {
+            others.push(signal(kind()).map_err(failed)?);
+        }
+        let mut child_ended = signal(SignalKind::child()).map_err(failed)?;
+        let mut parent_ended = signal(SignalKind::terminate()).map_err(failed)?;
+        set_parent_process_death_signal(Some(Signal::TERM))
+            .map_err(|error| failed(error.into()))?;
+        if !self.leave_children {
+            set_child_subreaper(Some(getpid())).map_err(|error| failed(error.into()))?;
+        }
+        if self.parent_has_ended() {
+            return Err(Failure::Failed("`perennial run` has ended".to_owned()));
+        }
+
+        let mut command = Command::new(&self.command[0]);
+        let main = match command.args(&self.command[1..]).spawn() {
+            Ok(child) => child,
+            Err(error) => {
+                let why = format!("cannot run {:?}: {error}", self.command[0]);
+                return Err(Failure::Status(not_run(error.kind()), Some(why)));
+            }
+        };
+        let main = i32::try_from(main.id()).ok().and_then(Pid::from_raw);
+        let processes = Processes { keeper: getpid() };
+        let status = loop {
+            if self.parent_has_ended() {
+                processes.end(self.grace).await;
+                return Ok(());
+            }
+            // Orphans that this process has adopted end here, too.
+            if let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
+                if Some(pid) == main {
+                    break status;
+                }
+                continue;
+            }
+            tokio::select! {
+                _ = child_ended.recv() => {}
+                _ = parent_ended.recv() => {}
+            }
+        };
+        if !self.leave_children {
+            self.wait_for_the_rest(&processes).await;
+        }
+        match code(status) {
+            0 => Ok(()),
+            code => Err(Failure::Status(code, None)),
+        }
+    }
+
+    fn parent_has_ended(&self) -> bool {
+        getppid().map(Pid::as_raw_pid) != Some(self.parent)
+    }
+
+    /// Waits for the processes that the command has left, and ends those that stay.
+    async fn wait_for_the_rest(&self, processes: &Processes) {
+        // A pipeline's other programs end a moment later than the last one.
+        if processes.have_ended(Duration::from_millis(200)).await {
+            return;
+        }
+        let named = |left: &[(Pid, String)]| {
+            let left = left
+                .iter()
+                .map(|(pid, name)| format!("{} ({name})", pid.as_raw_pid()));
+            crate::print::text(&left.collect::<Vec<_>>().join(", ")).to_string()
+        };
+        let left = processes.living();
+        eprintln!(
+            "perennial: the command has ended, and processes that it started have not: {}; they hold the lock, and are ended after {} \
+             (--linger, --leave-children)",
+            named(&left),
+            humantime::format_duration(self.linger),
+        );
+        let since = Instant::now();
+        loop {
+            let left = processes.living();
+            if left.is_empty() {
+                return;
+            }
+            if since.elapsed() >= self.linger || self.parent_has_ended() {
+                eprintln!("perennial: ending {}", named(&left));
+                processes.end(self.grace).await;
+                return;
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+/// The signals that reach the command by `perennial run`, but for TERM.
+const PASSED_ON: [fn() -> SignalKind; 5] = [
+    SignalKind::hangup,
+    SignalKind::interrupt,
+    SignalKind::quit,
+    SignalKind::user_defined1,
+    SignalKind::user_defined2,
+];
+
+/// Returns the exit status for a command that could not be started, as a shell does.
+pub(crate) fn not_run(error: ErrorKind) -> u8 {
+    match error {
+        ErrorKind::NotFound => 127,
+        _ => 126,
+    }
+}
+
+/// Returns the status as a shell does: 128 and the number of the signal.
+fn code(status: WaitStatus) -> u8 {
+    let signal = status.terminating_signal().map(|signal| 128 + signal);
+    let code = signal.or(status.exit_status()).unwrap_or(1);
+    u8::try_from(code).unwrap_or(u8::MAX)
+}
