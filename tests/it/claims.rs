@@ -19,6 +19,8 @@ on_each_database! {
     keys_can_be_texts_and_names_any_that_are_quoted
     keys_that_cannot_be_read_and_columns_that_hold_too_little_are_an_error_and_strand_nothing
     whatever_is_cancelled_claims_nothing
+    column_that_is_too_short_fails_before_the_work
+    first_claim_after_idle_connections_were_closed_succeeds
 }
 
 on_database! {
@@ -309,7 +311,7 @@ async fn keys_that_cannot_be_read_and_columns_that_hold_too_little_are_an_error_
             let small = Claims::with_pool(lax.clone(), "small").expires("locked_until", LONG);
             let error = small.claim(1).await.expect_err("is cut off");
             assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
-            assert!(error.to_string().contains("33"), "{error}");
+            assert!(error.to_string().contains("32"), "{error}");
             db.execute("DROP TABLE small").await;
         }
     }
@@ -330,4 +332,105 @@ async fn whatever_is_cancelled_claims_nothing(db: Db) {
         all.ids().len() == 10
     })
     .await;
+}
+
+async fn column_that_is_too_short_fails_before_the_work(db: Db) {
+    let database = db.database().await;
+    // SQLite's columns have no length.
+    let is_sqlite = db.url().starts_with("sqlite");
+    for length in [31, 32, 33] {
+        let table = format!("job_{length}");
+        let column = format!("lock_id VARCHAR({length}), locked_until BIGINT");
+        db.execute(&format!(
+            "CREATE TABLE {table} (id BIGINT PRIMARY KEY, {column})"
+        ))
+        .await;
+        db.execute(&format!("INSERT INTO {table} VALUES (1, NULL, NULL)"))
+            .await;
+        let claims = Claims::with_pool(database.clone(), &*table).expires("locked_until", LONG);
+        let claim = match claims.claim(5).await {
+            Ok(claim) => claim,
+            Err(error) => {
+                assert_eq!((length, is_sqlite), (31, false), "{error:#}");
+                continue;
+            }
+        };
+        assert!(length > 31 || is_sqlite);
+        assert_eq!(claim.ids(), ["1"]);
+        assert_eq!(claim.complete().await.expect("fits"), 1);
+        assert_eq!(claim.complete().await.expect("is repeated"), 1);
+        assert!(claims.claim(5).await.expect("answers").ids().is_empty());
+    }
+}
+
+async fn first_claim_after_idle_connections_were_closed_succeeds(db: Db) {
+    let jobs = jobs(&db, 10).await.expires("locked_until", LONG);
+    assert_eq!(jobs.claim(1).await.expect("answers").ids().len(), 1);
+    let end = match db.url().split(':').next() {
+        Some("postgres") => {
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+            WHERE datname = current_database() AND pid <> pg_backend_pid() AND query NOT LIKE '%perennial_other%'"
+        }
+        Some("mysql") => {
+            "SELECT CAST(id AS SIGNED) FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID() LIMIT 1"
+        }
+        _ => return,
+    };
+    // The pool's connection is idle.
+    until("it is closed", async || {
+        let found = db.int(end).await.unwrap_or(0);
+        if db.url().starts_with("mysql") && found > 0 {
+            db.execute(&format!("KILL {found}")).await;
+        }
+        found > 0
+    })
+    .await;
+    assert_eq!(jobs.claim(2).await.expect("is tried again").ids().len(), 2);
+}
+
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread")]
+async fn columns_of_any_type_are_filtered_by_a_value() {
+    let Some(db) = Db::postgres().await else {
+        return;
+    };
+    db.execute(
+        "CREATE TYPE state AS ENUM ('ready', 'gone'); CREATE DOMAIN place AS text CHECK (value <> '');
+        CREATE TABLE job (id BIGINT PRIMARY KEY, state state, tenant uuid, place place, body text, lock_id VARCHAR(32));
+        INSERT INTO job VALUES (1, 'ready', 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', 'here', 'x', NULL),
+            (2, 'gone', 'b0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', 'there', 'y', NULL)",
+    )
+    .await;
+    let database = db.database().await;
+    for (column, value) in [
+        ("state", "ready"),
+        ("tenant", "A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11"),
+        ("place", "here"),
+        ("body", "x"),
+    ] {
+        let claims = Claims::with_pool(database.clone(), "job").filter(column, value);
+        let claim = claims.claim(5).await.expect("is a value of the type");
+        assert_eq!(claim.ids(), ["1"], "{column}");
+        assert_eq!(claim.release().await.expect("answers"), 1);
+    }
+    let claims = Claims::with_pool(database, "job").filter("state", "no such state");
+    let error = claims.claim(5).await.expect_err("is no value of the type");
+    assert!(format!("{error:#}").contains("no such state"), "{error:#}");
+}
+
+#[cfg(feature = "mysql")]
+#[tokio::test(flavor = "multi_thread")]
+async fn safe_updates_do_not_refuse_claims() {
+    let Some(db) = Db::mysql_with(&["SET sql_safe_updates = 1"]).await else {
+        return;
+    };
+    db.execute("CREATE TABLE job (id BIGINT PRIMARY KEY, lock_id VARCHAR(32))")
+        .await;
+    db.execute("INSERT INTO job VALUES (1, NULL), (2, NULL)")
+        .await;
+    let claims = Claims::with_pool(db.database().await, "job");
+    let claim = claims.claim(5).await.expect("is done");
+    assert_eq!(claim.ids().len(), 2);
+    assert!(claim.complete_by_row("1").await.expect("is done"));
+    assert!(claim.release_by_row("2").await.expect("is done"));
 }

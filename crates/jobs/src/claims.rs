@@ -133,6 +133,17 @@ impl Claims {
     /// used. Or the database fails. Rows that it claims later, also after a drop of the future, are
     /// released by this process within a quarter of an hour.
     pub async fn claim(&self, most: u32) -> Result<Claim, Error> {
+        match self.try_claim(most).await? {
+            Ok(claim) => Ok(claim),
+            // The connection was closed while it was idle, for example. What the statement may still
+            // claim is released.
+            Err(_) => self.try_claim(most).await?,
+        }
+    }
+
+    /// Claims once. The inner error: the statement failed, and the database, which answers, shows no row that
+    /// it has claimed.
+    async fn try_claim(&self, most: u32) -> Result<Result<Claim, Error>, Error> {
         let mut claim = Claim {
             table: self.table.clone(),
             lock_id: uuid::Uuid::new_v4().simple().to_string(),
@@ -159,18 +170,19 @@ impl Claims {
             }
             (Ok(_), Ok(_)) => {
                 return Err(Error::invalid(format!(
-                    "rows of {:?} were claimed, and cannot be found by the lock id: name a column of at least 33 \
+                    "rows of {:?} were claimed, and cannot be found by the lock id: name a column of at least 32 \
                      characters, as VARCHAR(36), in place of {:?}, and a BIGINT for the expiry",
                     self.table.name, self.table.lock
                 )));
             }
-            (Err(error), _) | (_, Err(error)) => return Err(error),
+            (Err(error), Ok(_)) => return Ok(Err(error)),
+            (_, Err(error)) => return Err(error),
         };
         unconfirmed.confirmed = true;
         drop(unconfirmed);
         drop(claiming);
         claim.ids = ids;
-        Ok(claim)
+        Ok(Ok(claim))
     }
 }
 

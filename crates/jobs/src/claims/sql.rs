@@ -136,7 +136,18 @@ impl OnPool for Asked<'_> {
     type Output = Result<Answer, BoxError>;
 
     async fn run<DB: Driver>(self, connections: Connections<DB>) -> Self::Output {
-        let statement = Statement::new(DB::DIALECT.side, "", self.sql);
+        // A session of MySQL or MariaDB may refuse updates that use no index, or that join.
+        let sql = match connections.side().await? {
+            Side::MariaDb | Side::Galera if self.sql.starts_with("UPDATE ") => {
+                format!("SET STATEMENT sql_safe_updates = 0 FOR {}", self.sql)
+            }
+            Side::MySql => {
+                let hint = "UPDATE /*+ SET_VAR(sql_safe_updates = 0) */ ";
+                self.sql.replacen("UPDATE ", hint, 1)
+            }
+            _ => self.sql.to_owned(),
+        };
+        let statement = Statement::new(DB::DIALECT.side, "", &sql);
         let again = |error: &_| is_contended::<DB>(error) || self.twice && is_broken::<DB>(error);
         let done = connections.run_while(again, &statement, self.arguments);
         let done = done.await?;
@@ -146,6 +157,13 @@ impl OnPool for Asked<'_> {
             texts: texts.collect::<Result<_, _>>()?,
         })
     }
+}
+
+/// Returns the mark of the rows of a claim that are completed: its lock id with `-` in the place of the
+/// first digit. It is as long as the lock id, so a column that is too short for it refuses the claim,
+/// before the work.
+fn done(lock_id: &str) -> String {
+    format!("-{}", &lock_id[1..])
 }
 
 /// A statement and its arguments.
@@ -204,7 +222,7 @@ impl Table {
         id: Option<&str>,
         expected: usize,
     ) -> Result<u64, Error> {
-        let done = format!("-{lock_id}");
+        let done = done(lock_id);
         let set = self.set(&format!("'{done}'"))?;
         let first = self.update(&set, &[lock_id], id)?;
         // Rows may be completed already, by an earlier call or by a statement whose answer was lost,
@@ -316,7 +334,8 @@ impl Table {
                 return Ok(format!("{} = {value}", self.column(column)?));
             }
             Filter::Is(column, Value(ValueKind::Int(value))) => (column, Arg::Int(*value)),
-            Filter::Is(column, Value(ValueKind::Text(value))) => (column, Arg::Text(value)),
+            // The column may have a type of its own, such as an enumeration or a UUID.
+            Filter::Is(column, Value(ValueKind::Text(value))) => (column, Arg::Untyped(value)),
         };
         arguments.push(argument);
         Ok(format!("{} = ${}", self.column(column)?, arguments.len()))

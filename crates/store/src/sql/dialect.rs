@@ -75,10 +75,11 @@ pub const SQLITE: Dialect = Dialect {
 /// A literal has the collation of the column that it is compared with. (A text by `convert_from`
 /// would have the collation "C", for which no index of another collation is used.)
 pub fn literal(argument: Arg<'_>) -> String {
-    let text = match argument {
+    let (text, cast) = match argument {
         Arg::Int(value) => return value.to_string(),
         Arg::Bytes(bytes) => return format!("decode('{}', 'hex')", hex(bytes)),
-        Arg::Text(text) => text,
+        Arg::Text(text) => (text, "'::text"),
+        Arg::Untyped(text) => (text, "'"),
     };
     let mut literal = "E'".to_owned();
     for c in text.chars() {
@@ -87,7 +88,7 @@ pub fn literal(argument: Arg<'_>) -> String {
             _ => literal.push_str(&format!("\\U{:08X}", u32::from(c))),
         }
     }
-    literal.push_str("'::text");
+    literal.push_str(cast);
     literal
 }
 

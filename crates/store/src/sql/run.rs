@@ -83,7 +83,7 @@ where
         for argument in &statement.order {
             query = match arguments[*argument] {
                 Arg::Int(int) => query.bind(int),
-                Arg::Text(text) => query.bind(text),
+                Arg::Text(text) | Arg::Untyped(text) => query.bind(text),
                 Arg::Bytes(bytes) => query.bind(bytes),
             };
         }
@@ -258,6 +258,8 @@ fn trusted(sql: String) -> SqlStr {
 pub enum Arg<'a> {
     Int(i64),
     Text(&'a str),
+    /// A text of the type that it is compared with.
+    Untyped(&'a str),
     Bytes(&'a [u8]),
 }
 
