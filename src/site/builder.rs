@@ -162,7 +162,7 @@ impl Builder {
     /// a second. Default: off.
     ///
     /// Takes one connection of the pool for good, and does not work through a pooler in transaction
-    /// mode. Another kind of database is an error of `open`.
+    /// mode. Another kind of database, or a pool of one connection, is an error of `open`.
     #[cfg(feature = "postgres")]
     pub fn listen(mut self) -> Self {
         self.listen = true;

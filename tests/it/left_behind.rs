@@ -14,10 +14,14 @@ use perennial_jobs::{Once, OnceOutcome};
 use sqlx::{Connection, Executor};
 use tokio::task::JoinSet;
 
-use crate::{databases::Db, support::patient};
+use crate::{
+    databases::{Db, all_of},
+    support::patient,
+};
 
 on_each_database! {
     nothing_is_written_for_a_transaction_that_is_not_there
+    job_that_uses_the_whole_pool_keeps_its_lease
     once_only_work_runs_once_beside_handlers_that_are_cancelled
 }
 
@@ -86,6 +90,23 @@ async fn nothing_is_written_for_a_transaction_that_is_not_there(db: Db) {
         db.int("SELECT COUNT(*) FROM perennial_outbox").await,
         Some(0)
     );
+}
+
+/// A job under a lease takes all connections of the pool by which the lease is extended.
+async fn job_that_uses_the_whole_pool_keeps_its_lease(db: Db) {
+    let _made = db.site().await;
+    with_pool!(db, pool => {
+        let site = patient().with_pool(pool.clone()).await.expect("opens");
+        let locks = site.locks().lease(Duration::from_secs(2));
+        let lease = locks.try_lock("import").await.expect("answers").expect("is free");
+        let job = async {
+            let held = all_of(&pool).await;
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            drop(held);
+        };
+        lease.guard(job).await.expect("keeps its lease");
+        lease.release().await.expect("is released");
+    });
 }
 
 /// Handlers on the site's own pool begin transactions, and their visitors go away at any moment.

@@ -178,6 +178,18 @@ async fn listening_to_sqlite_is_an_error() {
     );
 }
 
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread")]
+async fn listening_on_the_only_connection_is_an_error() {
+    let Some(db) = crate::databases::Db::postgres().await else {
+        return;
+    };
+    let pool = crate::databases::pool_of(db.url(), 1).await;
+    let error = Perennial::builder().listen().with_pool(pool).await;
+    let error = error.expect_err("nothing is left for the rest").to_string();
+    assert!(error.contains("`PoolOptions::max_connections`"), "{error}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn nested_routes_are_invalidated_by_the_original_path() {
     let folder = Folder::new();

@@ -79,6 +79,7 @@ impl KeepOptions {
                 continue;
             }
             tokio::select! {
+                biased;
                 _ = child_ended.recv() => {}
                 _ = parent_ended.recv() => {}
             }

@@ -29,6 +29,9 @@ pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 /// The time that a connection may take to answer when the connection is given back to its pool.
 pub(crate) const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
 
+/// The time for which an extension waits for a connection of the pool.
+pub(crate) const URGENT: Duration = Duration::from_millis(100);
+
 /// The pauses between two tries for a lock. All waiters have the same pauses, whatever their limits
 /// are, so that each waiter has the same chance when the lock is released.
 pub(crate) const LOCK_PAUSES: [Duration; 2] = [Duration::from_millis(100); 2];

@@ -16,7 +16,7 @@ impl Database {
     ///
     /// # Errors
     ///
-    /// The database has no notifications.
+    /// The database has no notifications, or the pool a single connection.
     pub fn listen<F: Fn() + Send + Sync>(
         &self,
         prefix: &str,
@@ -25,6 +25,12 @@ impl Database {
         let pool = self.postgres().cloned().ok_or_else(|| {
             Error::invalid("only PostgreSQL notifies of invalidations: leave out `Builder::listen`")
         })?;
+        if pool.options().get_max_connections() < 2 {
+            return Err(Error::invalid(
+                "`Builder::listen` takes one connection of the pool for good, and the pool has no other one: allow at least two \
+                 (`PoolOptions::max_connections`), or leave it out",
+            ));
+        }
         let channel = format!("{prefix}invalidation");
         Ok(async move {
             loop {

@@ -3,7 +3,7 @@
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
-use sqlx::{Connection, Pool, Transaction, pool::PoolConnection};
+use sqlx::{ConnectOptions, Connection, Pool, Transaction, pool::PoolConnection};
 use tokio::{
     runtime::Handle,
     sync::OnceCell,
@@ -17,7 +17,7 @@ use crate::{
         run::{Arg, Cells, Done, Driver, Statement, is_broken, is_contended},
         statements::Side,
     },
-    timing::{Backoff, SIGN_OF_LIFE, STATEMENT_PAUSES},
+    timing::{Backoff, SIGN_OF_LIFE, STATEMENT_PAUSES, URGENT},
 };
 
 /// The numbers of further attempts. A statement that lost to another one is tried for some two
@@ -25,24 +25,33 @@ use crate::{
 /// the server may stay away.
 const TRIES: [u32; 2] = [19, 8];
 
-/// A connection of a pool.
+/// A connection of a pool, or one beside it.
 ///
 /// A drop means that nobody waits for the answer any more. The server may still be working on it, so the
 /// connection counts as used until it has answered or its time is up: a caller who gives up early and
 /// tries again does not make the pool open one connection after the other.
 pub struct Borrowed<DB: Driver> {
-    connection: Option<PoolConnection<DB>>,
+    connection: Option<Source<DB>>,
     /// When the time limit of the call ends.
     until: Instant,
 }
 
+enum Source<DB: Driver> {
+    Pool(PoolConnection<DB>),
+    /// A connection that belongs to no pool, for one statement.
+    Beside(DB::Connection),
+}
+
 impl<DB: Driver> Borrowed<DB> {
     pub fn connection(&mut self) -> &mut DB::Connection {
-        self.connection.as_mut().expect("is borrowed")
+        match self.connection.as_mut().expect("is borrowed") {
+            Source::Pool(connection) => connection,
+            Source::Beside(connection) => connection,
+        }
     }
 
     pub fn give_back(mut self) {
-        if let Some(connection) = self.connection.take() {
+        if let Some(Source::Pool(connection)) = self.connection.take() {
             give_back(connection, SIGN_OF_LIFE);
         }
     }
@@ -57,13 +66,16 @@ impl<DB: Driver> Borrowed<DB> {
 
     /// Takes the connection out of the pool.
     pub fn detach(&mut self) -> DB::Connection {
-        self.connection.take().expect("is borrowed").detach()
+        match self.connection.take().expect("is borrowed") {
+            Source::Pool(connection) => connection.detach(),
+            Source::Beside(connection) => connection,
+        }
     }
 }
 
 impl<DB: Driver> Drop for Borrowed<DB> {
     fn drop(&mut self) {
-        let Some(connection) = self.connection.take() else {
+        let Some(Source::Pool(connection)) = self.connection.take() else {
             return;
         };
         let left = self.until.saturating_duration_since(Instant::now());
@@ -115,15 +127,28 @@ impl Server {
 }
 
 /// The connections of a pool. Each statement on them has a [`Guard`].
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Connections<DB: Driver> {
     pool: Pool<DB>,
     server: Arc<Server>,
     /// The time limit of a call.
     limit: Duration,
+    /// A statement that finds no free connection soon gets one beside the pool.
+    is_urgent: bool,
 }
 
 impl<DB: Driver> Connections<DB> {
+    /// Returns the connections for a statement that does not wait until the application gives one back: the
+    /// work under a lease may use all of them for as long as it needs the lease.
+    pub fn urgent(&self) -> Self {
+        Self {
+            pool: self.pool.clone(),
+            server: Arc::clone(&self.server),
+            limit: self.limit,
+            is_urgent: true,
+        }
+    }
+
     /// Returns the SQL of the server.
     ///
     /// # Errors
@@ -176,8 +201,17 @@ impl<DB: Driver> Connections<DB> {
     }
 
     async fn borrow(&self) -> Result<Borrowed<DB>, sqlx::Error> {
+        let options = self.pool.connect_options();
+        let connection = if self.is_urgent && DB::is_shared_by_connections(&options) {
+            match timeout(URGENT, self.pool.acquire()).await {
+                Ok(connection) => Source::Pool(connection?),
+                Err(_) => Source::Beside(options.connect().await?),
+            }
+        } else {
+            Source::Pool(self.pool.acquire().await?)
+        };
         Ok(Borrowed {
-            connection: Some(self.pool.acquire().await?),
+            connection: Some(connection),
             until: Instant::now() + self.limit,
         })
     }
@@ -374,6 +408,7 @@ impl AnyPool {
                     pool: $pool.clone(),
                     server: Arc::clone(server),
                     limit,
+                    is_urgent: false,
                 }
             };
         }

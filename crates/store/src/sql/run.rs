@@ -4,10 +4,13 @@ use std::{borrow::Cow, sync::Arc};
 
 use futures_util::{TryStreamExt, future::BoxFuture, stream::BoxStream};
 use sqlx::{
-    AssertSqlSafe, ColumnIndex, Database, Decode, Either, Encode, Executor, IntoArguments, Row,
-    SqlSafeStr, SqlStr, Type, error::DatabaseError,
+    AssertSqlSafe, ColumnIndex, Connection, Database, Decode, Either, Encode, Executor,
+    IntoArguments, Row, SqlSafeStr, SqlStr, Type, error::DatabaseError,
 };
 use tracing::{Dispatch, instrument::WithSubscriber};
+
+#[cfg(feature = "sqlite")]
+use sqlx::sqlite::SqliteConnectOptions;
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 use crate::sql::guard::setting;
@@ -34,6 +37,12 @@ pub trait Supported: Database {
     /// Returns the number of changed rows, and the insert id on databases that return the fence as
     /// insert id.
     fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>);
+
+    /// Returns true if another connection with these options is one to the same database.
+    fn is_shared_by_connections(options: &<Self::Connection as Connection>::Options) -> bool {
+        let _ = options;
+        true
+    }
 
     /// Returns the code of an error, as in the dialect's lists.
     fn code(error: &dyn DatabaseError) -> Option<Cow<'_, str>> {
@@ -132,6 +141,12 @@ where
 #[cfg(feature = "sqlite")]
 impl Supported for sqlx::Sqlite {
     const DIALECT: &'static Dialect = &dialect::SQLITE;
+
+    fn is_shared_by_connections(options: &SqliteConnectOptions) -> bool {
+        // A database in memory is its connection's alone.
+        let file = options.get_filename().to_string_lossy();
+        !file.is_empty() && !file.contains(":memory:") && !file.starts_with("file:")
+    }
 
     fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>) {
         (result.rows_affected(), None)

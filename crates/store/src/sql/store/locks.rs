@@ -5,7 +5,7 @@ use crate::{
     calls::{Extend, PruneLocks, Release, Revoke, TryLock},
     clock::{FOREVER, duration, micros},
     name::{LockKind, LockName, bounded},
-    rows::{LockRow, Tried},
+    rows::{LeaseRow, LockRow, Tried},
     sql::{
         run::{Arg, Cells, Driver, is_broken, is_contended, number},
         statements::locks,
@@ -53,8 +53,18 @@ impl<DB: Driver> SqlStore<DB> {
     }
 
     pub(crate) async fn extend(&self, call: &Extend) -> Answer<bool> {
-        let length = [Arg::Int(micros(call.length))];
-        let done = self.run_under(&locks::EXTEND, &call.lease, &length).await?;
+        let statement = self.statement(&locks::EXTEND).await?;
+        let LeaseRow { name, owner, fence } = &call.lease;
+        let column = bounded(name.as_str());
+        let arguments = [
+            Arg::Text(name.kind().as_str()),
+            Arg::Text(&column),
+            Arg::Text(owner),
+            Arg::Int(*fence),
+            Arg::Int(micros(call.length)),
+        ];
+        let connections = self.connections.urgent();
+        let done = connections.run(&statement, &arguments).await?;
         Ok(done.changed > 0)
     }
 
