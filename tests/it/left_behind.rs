@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use perennial::{ErrorKind, Perennial};
+use perennial::ErrorKind;
 use perennial_jobs::{Once, OnceOutcome};
 use sqlx::{Connection, Executor};
 use tokio::task::JoinSet;
@@ -160,7 +160,8 @@ async fn sessions_without_autocommit_are_refused_with_a_remedy() {
         return;
     };
     let pool = db.database().await;
-    let error = Perennial::with_pool(pool).await.expect_err("is refused");
+    let error = perennial::Perennial::with_pool(pool).await;
+    let error = error.expect_err("is refused");
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(
         error.to_string().contains("Set `autocommit = 1`"),

@@ -45,9 +45,9 @@ const CHECKS: [(&str, &str); 15] = [
     ("connection", "the database answers, and how fast"),
     ("version", "the server is new enough"),
     ("tables", "Perennial's tables are there"),
-    ("rights", "this role may take and release a lock"),
+    ("rights", "this role may read and change each table"),
     ("clock", "this machine's clock agrees with the database's"),
-    ("role", "the server is a primary that takes writes"),
+    ("role", "the server takes writes, and sessions commit them"),
     (
         "durability",
         "the faults after which the latest commits are lost",

@@ -61,6 +61,7 @@ impl Db {
 
     async fn connection(&self) -> sqlx::AnyConnection {
         use sqlx::Connection;
+        sqlx::any::install_default_drivers();
         let connection = sqlx::AnyConnection::connect(&self.url).await;
         connection.expect("connects")
     }
@@ -654,6 +655,89 @@ async fn doctor_finds_what_is_wrong() {
             assert!(status == 0 && text.contains("journal_mode = WAL"), "{text}");
             assert_eq!(db.run(&["doctor", "journal", "--strict"]).1, 5);
         }
+    }
+}
+
+/// A role that lacks one right on one table, and sessions that would commit nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn doctor_names_each_right_and_each_kind_of_read_only() {
+    for db in Db::all() {
+        if db.url.starts_with("sqlite") {
+            continue;
+        }
+        let is_postgres = db.url.starts_with("postgres");
+        let site = db.site().await;
+        let mut connection = db.connection().await;
+        let mut say = async |sql: &str| {
+            use sqlx::Executor;
+            let done = connection
+                .execute(sqlx::raw_sql(sqlx::AssertSqlSafe(sql)))
+                .await;
+            done.unwrap_or_else(|error| panic!("{sql}: {error}"));
+        };
+        let role = format!("{}role", db.prefix);
+        let (name, tables) = (
+            &db.prefix,
+            [
+                "schema",
+                "lock",
+                "entry",
+                "invalidation",
+                "outbox",
+                "request",
+            ],
+        );
+        let (_, rest) = db.url.split_once('@').expect("names a user");
+        let scheme = if is_postgres { "postgres" } else { "mysql" };
+        let of_role = Db {
+            url: format!("{scheme}://{role}:secret@{rest}"),
+            prefix: db.prefix.clone(),
+            _folder: TempDir::new().expect("a folder"),
+        };
+        let user = match is_postgres {
+            true => {
+                say(&format!("CREATE ROLE {role} LOGIN PASSWORD 'secret'")).await;
+                role.clone()
+            }
+            false => {
+                say(&format!("CREATE USER {role}@'%' IDENTIFIED BY 'secret'")).await;
+                format!("{role}@'%'")
+            }
+        };
+        for table in tables {
+            say(&format!(
+                "GRANT SELECT, INSERT, UPDATE, DELETE ON {name}{table} TO {user}"
+            ))
+            .await;
+        }
+        let (text, status) = of_role.run(&["doctor", "rights", "role"]);
+        assert_eq!(status, 0, "{text}");
+        for (right, table) in [
+            ("INSERT", "outbox"),
+            ("DELETE", "invalidation"),
+            ("UPDATE", "schema"),
+        ] {
+            say(&format!("REVOKE {right} ON {name}{table} FROM {user}")).await;
+            let (text, status) = of_role.run(&["doctor", "rights"]);
+            let lacks = format!("{right} on {name}{table}");
+            assert!(status == 5 && text.contains(&lacks), "{text}");
+            say(&format!("GRANT {right} ON {name}{table} TO {user}")).await;
+        }
+        if is_postgres {
+            say(&format!(
+                "ALTER ROLE {role} SET default_transaction_read_only = on"
+            ))
+            .await;
+            let (text, status) = of_role.run(&["doctor", "role"]);
+            assert!(
+                status == 5 && text.contains("`default_transaction_read_only`"),
+                "{text}"
+            );
+            say(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
+        } else {
+            say(&format!("DROP USER {user}")).await;
+        }
+        site.shutdown().await;
     }
 }
 

@@ -13,6 +13,16 @@ use crate::{Failure, Result, open::Source, print::time};
 /// The lock by which the rights are tried.
 const TRIAL: &str = "perennial-doctor";
 
+/// The tables, each with a column that is never NULL.
+const TABLES: [(&str, &str); 6] = [
+    ("schema", "id"),
+    ("lock", "name"),
+    ("entry", "name"),
+    ("invalidation", "name"),
+    ("outbox", "id"),
+    ("request", "name"),
+];
+
 /// A lease longer than this keeps a lock for long after a crash.
 const LONG_LEASE: Duration = Duration::from_secs(3600);
 
@@ -118,18 +128,55 @@ impl<'a> Patient<'a> {
     }
 
     async fn rights(&mut self) -> Checked {
-        let site = self.site()?;
-        match site.locks().try_lock(TRIAL).await {
+        self.site()?;
+        let mut lacking = Vec::new();
+        for (table, column) in TABLES {
+            let name = self.source.table(table);
+            // No row satisfies the condition, and the server checks the rights nevertheless.
+            for (right, statement) in [
+                ("SELECT", format!("SELECT count(*) FROM {name} WHERE 1 = 0")),
+                (
+                    "INSERT",
+                    format!("INSERT INTO {name} SELECT * FROM {name} WHERE 1 = 0"),
+                ),
+                (
+                    "UPDATE",
+                    format!(
+                        "UPDATE {name} SET {column} = {column} WHERE {column} IS NULL AND 1 = 0"
+                    ),
+                ),
+                (
+                    "DELETE",
+                    format!("DELETE FROM {name} WHERE {column} IS NULL AND 1 = 0"),
+                ),
+            ] {
+                let tried = sqlx::query(AssertSqlSafe(statement));
+                if let Err(error) = tried.execute(&mut self.connection).await {
+                    lacking.push(format!("{right} on {name} ({error})"));
+                }
+            }
+        }
+        if !lacking.is_empty() {
+            let lacking = lacking.join("; ");
+            return found(
+                Verdict::Failure,
+                format!(
+                    "this role may not {lacking}: it needs SELECT, INSERT, UPDATE and DELETE on each table"
+                ),
+            );
+        }
+        match self.site()?.locks().try_lock(TRIAL).await {
             Ok(Some(lease)) => {
                 lease.release().await?;
-                found(Verdict::Ok, "a lock was taken and released")
+                found(
+                    Verdict::Ok,
+                    "the role has its rights on each table, and a lock was taken and released",
+                )
             }
             Ok(None) => found(Verdict::Ok, "another doctor holds the lock of this check"),
             Err(error) => found(
                 Verdict::Failure,
-                format!(
-                    "a lock cannot be taken ({error:#}): the role needs SELECT, INSERT, UPDATE and DELETE on the tables"
-                ),
+                format!("a lock cannot be taken ({error:#})"),
             ),
         }
     }

@@ -55,20 +55,50 @@ impl Patient<'_> {
     }
 
     pub(super) async fn role(&mut self) -> Checked {
-        let (sql, what) = match self.kind {
+        // Each condition under which nothing can be written, or is not committed.
+        let conditions: &[(&str, &str)] = match self.kind {
             Kind::Sqlite => return Ok(None),
-            Kind::Postgres => (
-                "SELECT (pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on')::int::bigint",
-                "a standby, or read-only",
-            ),
-            Kind::MySql => ("SELECT CAST(@@read_only AS SIGNED)", "read-only"),
+            Kind::Postgres => &[
+                (
+                    "SELECT pg_is_in_recovery()::int::bigint",
+                    "the server is a standby: the URL has to lead to the primary",
+                ),
+                (
+                    "SELECT (current_setting('default_transaction_read_only') = 'on')::int::bigint",
+                    "transactions only read by default: reset `default_transaction_read_only` of the role, the database or the server",
+                ),
+            ],
+            Kind::MySql => &[
+                (
+                    "SELECT CAST(@@read_only AS SIGNED)",
+                    "the server is read-only: the URL has to lead to the primary",
+                ),
+                (
+                    "SELECT CAST(@@innodb_read_only AS SIGNED)",
+                    "the server runs with `innodb_read_only`",
+                ),
+                (
+                    "SELECT CAST(/*M! @@tx_read_only *//*!50720 @@transaction_read_only */ AS SIGNED)",
+                    "transactions only read by default: set `transaction_read_only = 0` (`tx_read_only` on MariaDB before 11.1)",
+                ),
+                (
+                    "SELECT CAST(@@autocommit = 0 AS SIGNED)",
+                    "sessions have `autocommit = 0`, and what is written is undone at their end: set `autocommit = 1`",
+                ),
+            ],
         };
-        match self.number(sql).await? {
-            0 => found(Verdict::Ok, "the server takes writes"),
-            _ => found(
-                Verdict::Failure,
-                format!("the server is {what}: the URL has to lead to the primary"),
+        let mut failures = Vec::new();
+        for (sql, failure) in conditions {
+            if self.number(sql).await? != 0 {
+                failures.push(*failure);
+            }
+        }
+        match failures.is_empty() {
+            true => found(
+                Verdict::Ok,
+                "the server takes writes, and sessions commit them",
             ),
+            false => found(Verdict::Failure, failures.join("; ")),
         }
     }
 

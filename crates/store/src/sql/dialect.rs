@@ -25,7 +25,7 @@ pub struct Dialect {
     pub gone: &'static [&'static str],
     /// Somebody has left the connection in a state in which the statement was not done.
     pub left: &'static [&'static str],
-    /// The part of an error's message by which a [guard](super::guard) fails.
+    /// The part of an error's message by which a guard (see `guard.rs`) fails.
     pub guard_fails: &'static str,
     /// The content is too large, its text cannot be encoded, or a constraint or trigger forbids the
     /// row.

@@ -126,7 +126,7 @@ impl Server {
     }
 }
 
-/// The connections of a pool. Each statement on them has a [`Guard`].
+/// The connections of a pool. Each statement on them has a guard (see `guard.rs`).
 #[derive(Debug)]
 pub struct Connections<DB: Driver> {
     pool: Pool<DB>,
