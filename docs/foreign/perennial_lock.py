@@ -53,6 +53,7 @@ EXTEND = """UPDATE {p}lock SET expires_at = {now} + :length
 RELEASE = """UPDATE {p}lock SET failures = CASE WHEN :cooldown = 0 THEN 0 WHEN owner IS NULL THEN failures ELSE failures + 1 END,
         owner = NULL, expires_at = CASE WHEN :cooldown = 0 THEN 0 ELSE {now} + :cooldown END
     WHERE kind = 'lock' AND name = :name AND fence = :fence AND (owner = :owner OR owner IS NULL)"""
+RELEASED = """SELECT 1 FROM {p}lock WHERE kind = 'lock' AND name = :name AND fence = :fence AND owner IS NULL"""
 INVALIDATE = {
     "sqlite": """INSERT INTO {p}invalidation (name, epoch)
         SELECT n.name, max(coalesce((SELECT epoch + 1 FROM {p}invalidation WHERE name = '*'), 0), {now})
@@ -78,6 +79,9 @@ class Locks:
             raise ValueError("the connection is not in autocommit (with sqlite3: isolation_level=None)")
 
     def run(self, sql, **arguments):
+        if in_transaction(self.connection):
+            # In Django, `atomic()` and ATOMIC_REQUESTS begin one.
+            raise ValueError("the connection is in a transaction, whose rollback would free the lock: use a connection of its own")
         sql = sql.format(p=self.prefix, now=NOW[self.kind])
         if self.kind != "sqlite":
             for name in arguments:
@@ -128,7 +132,8 @@ class Lease:
 
     def release(self, cooldown=0):
         """Gives it up; nobody gets it before the cooldown, in seconds, is over. Twice does no harm. False: somebody else has had it since."""
-        return self.run(RELEASE, cooldown=int(cooldown * 1e6))
+        # Without the flag CLIENT.FOUND_ROWS, MySQL does not count a row that stays as it is.
+        return self.run(RELEASE, cooldown=int(cooldown * 1e6)) or self.run(RELEASED)
 
     def keep(self, connect, seconds=15):
         """Extends it in a thread, each time for so long, until `stop()` of the result."""
@@ -168,6 +173,15 @@ class Kept(threading.Thread):
     def stop(self):
         self.stopping.set()
         self.join()
+
+
+def in_transaction(connection):
+    if hasattr(connection, "in_transaction"):
+        return connection.in_transaction
+    if hasattr(connection, "info"):
+        return connection.info.transaction_status != 0
+    # SERVER_STATUS_IN_TRANS
+    return bool(getattr(connection, "server_status", 0) & 1)
 
 
 def plain(text): return "".join(c if c.isprintable() else " " for c in text).encode()[:100].decode(errors="ignore")

@@ -47,6 +47,15 @@ for line in sys.stdin:
         said = leases[name].extend(600)
     elif what == "release":
         said = leases[name].release()
+    elif what == "begin":
+        connection.cursor().execute("BEGIN")
+    elif what == "rollback":
+        connection.cursor().execute("ROLLBACK")
+    elif what == "refused":
+        try:
+            said = f"took it: {locks.try_lock(name)}"
+        except ValueError as error:
+            said = str(error)
     elif what == "keep":
         leases[name] = locks.try_lock(name, 2)
         kept = leases[name].keep(lambda: connect(sys.argv[1]), 2)

@@ -24,6 +24,7 @@ on_each_database! {
     hard_names_are_the_same_in_every_language
     python_keeps_a_lease_for_longer_than_its_length
     python_invalidates_a_page
+    python_refuses_a_transaction_and_releases_twice
 }
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/foreign/");
@@ -215,6 +216,20 @@ async fn python_invalidates_a_page(db: Db) {
         let before = content().await;
         told(&mut python, &format!("invalidate {target}"));
         until("it is generated again", async || content().await > before).await;
+    }
+}
+
+async fn python_refuses_a_transaction_and_releases_twice(db: Db) {
+    let Some(python) = python() else { return };
+    let _made = locks(&db).await;
+    let mut python = in_python(&python, &db);
+    told(&mut python, "begin it");
+    let said = told(&mut python, "refused a");
+    assert!(said.contains("transaction"), "{said}");
+    told(&mut python, "rollback it");
+    assert_ne!(told(&mut python, "try a"), "");
+    for _ in 0..2 {
+        assert_eq!(told(&mut python, "release a"), "True");
     }
 }
 

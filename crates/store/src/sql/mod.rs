@@ -65,7 +65,7 @@ pub struct Database {
     message = "`{Self}` is no database that Perennial can use",
     label = "no pool of sqlx 0.9 whose database this build knows",
     note = "Perennial takes the pools of sqlx 0.9, owned: `SqlitePool`, and with their features `PgPool` and `MySqlPool`",
-    note = "for a pool of another version of sqlx, use sqlx 0.9 in Cargo.toml; for a `PgPool` or a `MySqlPool`, enable perennial's feature `postgres` or `mysql`; for a reference, write `pool.clone()`"
+    note = "for a pool of another version of sqlx, use sqlx 0.9 in Cargo.toml, or let Perennial open a pool of its own with `Perennial::open(url)`; for a `PgPool` or a `MySqlPool`, enable perennial's feature `postgres` or `mysql`; for a reference, write `pool.clone()`"
 )]
 pub trait IntoDatabase: Into<Database> {}
 
