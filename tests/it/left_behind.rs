@@ -97,11 +97,11 @@ async fn job_that_uses_the_whole_pool_keeps_its_lease(db: Db) {
     let _made = db.site().await;
     with_pool!(db, pool => {
         let site = patient().with_pool(pool.clone()).await.expect("opens");
-        let locks = site.locks().lease(Duration::from_secs(2));
+        let locks = site.locks().lease(Duration::from_secs(5));
         let lease = locks.try_lock("import").await.expect("answers").expect("is free");
         let job = async {
             let held = all_of(&pool).await;
-            tokio::time::sleep(Duration::from_secs(5)).await;
+            tokio::time::sleep(Duration::from_secs(12)).await;
             drop(held);
         };
         lease.guard(job).await.expect("keeps its lease");

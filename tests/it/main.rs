@@ -32,6 +32,7 @@ mod exclusive;
 mod explain;
 mod extensions;
 mod failures;
+mod files;
 mod foreign;
 mod fuzz;
 mod herd;

@@ -295,7 +295,16 @@ impl LeaseCore {
             last = match tokio::time::timeout_at(until, self.extend()).await {
                 Ok(Ok(())) => Extension::Done,
                 Ok(Err(error)) if error.kind() == ErrorKind::Lost => Extension::Refused,
-                Ok(Err(_)) | Err(_) => Extension::Failed,
+                // The store has logged it.
+                Ok(Err(_)) => Extension::Failed,
+                Err(_) => {
+                    tracing::warn!(
+                        target: "perennial::lock",
+                        name = self.row.name.as_str(),
+                        "an extension had no answer before the end of the lease: neither a connection nor the database's"
+                    );
+                    Extension::Failed
+                }
             };
         }
     }

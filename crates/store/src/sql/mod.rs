@@ -2,6 +2,7 @@
 
 pub mod connection;
 pub mod dialect;
+mod file;
 mod guard;
 #[cfg(feature = "postgres")]
 mod listen;
@@ -149,7 +150,8 @@ impl Database {
     }
 
     pub async fn with<W: OnPool>(&self, work: W) -> W::Output {
-        self.pool.with(&self.server, self.limit, work).await
+        // In a box, as the futures of statements are deep: a caller's compiler computes their layout.
+        Box::pin(self.pool.with(&self.server, self.limit, work)).await
     }
 
     pub fn side(&self) -> Side {

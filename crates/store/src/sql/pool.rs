@@ -13,6 +13,7 @@ use tokio::{
 use crate::{
     error::Error,
     sql::{
+        file::DatabaseFile,
         guard::{self, Guard, Settings, setting},
         run::{Arg, Cells, Done, Driver, Statement, is_broken, is_contended},
         statements::Side,
@@ -160,6 +161,16 @@ impl<DB: Driver> Connections<DB> {
             .map_err(|error| Error::database("cannot ask the server for its kind", error))?;
         check(settings)?;
         Ok(self.server.side::<DB>(settings))
+    }
+
+    /// Returns the database's file, if it is one.
+    pub(super) fn file(&self) -> Option<DatabaseFile> {
+        DB::file(&self.pool.connect_options()).map(DatabaseFile::new)
+    }
+
+    /// Others use the pool's connections, too.
+    pub(super) fn is_shared(&self) -> bool {
+        self.server.is_shared
     }
 
     async fn settings(&self) -> Result<&Settings, sqlx::Error> {

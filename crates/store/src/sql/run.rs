@@ -1,6 +1,6 @@
 //! Statements: the one place that runs them through sqlx.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, path::Path, sync::Arc};
 
 use futures_util::{TryStreamExt, future::BoxFuture, stream::BoxStream};
 use sqlx::{
@@ -37,6 +37,12 @@ pub trait Supported: Database {
     /// Returns the number of changed rows, and the insert id on databases that return the fence as
     /// insert id.
     fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>);
+
+    /// Returns the path of the database's file, if it is one.
+    fn file(options: &<Self::Connection as Connection>::Options) -> Option<&Path> {
+        let _ = options;
+        None
+    }
 
     /// Returns true if another connection with these options is one to the same database.
     fn is_shared_by_connections(options: &<Self::Connection as Connection>::Options) -> bool {
@@ -142,10 +148,16 @@ where
 impl Supported for sqlx::Sqlite {
     const DIALECT: &'static Dialect = &dialect::SQLITE;
 
+    fn file(options: &SqliteConnectOptions) -> Option<&Path> {
+        let path = options.get_filename();
+        let name = path.to_string_lossy();
+        // A database in memory has a name of these.
+        let is_file = !name.is_empty() && !name.contains(":memory:") && !name.starts_with("file:");
+        is_file.then_some(path)
+    }
+
     fn is_shared_by_connections(options: &SqliteConnectOptions) -> bool {
-        // A database in memory is its connection's alone.
-        let file = options.get_filename().to_string_lossy();
-        !file.is_empty() && !file.contains(":memory:") && !file.starts_with("file:")
+        Self::file(options).is_some()
     }
 
     fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>) {

@@ -5,7 +5,10 @@ mod invalidations;
 pub mod locks;
 mod requests;
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 use futures_util::future::BoxFuture;
 use tokio::sync::Mutex;
@@ -16,6 +19,7 @@ use crate::{
     name::{LockName, bounded},
     rows::LeaseRow,
     sql::{
+        file::DatabaseFile,
         pool::Connections,
         run::{Arg, Cells, Done, Driver, Statement, has_code},
         schema,
@@ -40,6 +44,8 @@ const ROOM: [usize; 3] = [1, 8, 64];
 pub struct SqlStore<DB: Driver> {
     connections: Connections<DB>,
     tables: Tables,
+    /// The database's file, once the tables are there.
+    file: OnceLock<Option<DatabaseFile>>,
     /// The error of the last failed attempt to prepare the tables, for the steps that waited for
     /// this attempt.
     failed: Mutex<Option<Error>>,
@@ -53,6 +59,7 @@ impl<DB: Driver> SqlStore<DB> {
         Self {
             connections,
             tables,
+            file: OnceLock::new(),
             failed: Mutex::new(None),
             failures: AtomicU64::new(0),
         }
@@ -94,6 +101,10 @@ impl<DB: Driver> SqlStore<DB> {
         let (connections, prefix) = (&self.connections, self.tables.prefix());
         let side = connections.side().await?;
         schema::prepare(connections, side, prefix, tables::STEPS).await?;
+        self.file.get_or_init(|| connections.file());
+        if side == Side::Sqlite && connections.is_shared() {
+            self.advise().await;
+        }
         let schema = match tables::PLACE.of(side) {
             "" => None,
             place => {
@@ -105,6 +116,44 @@ impl<DB: Driver> SqlStore<DB> {
             }
         };
         Ok(Found { side, schema })
+    }
+
+    /// Logs what the settings of an application's own pool for SQLite lack.
+    async fn advise(&self) {
+        let ask = async |pragma: &str| {
+            let pragma = Statement::new(Side::Sqlite, "", pragma);
+            let done = self.connections.run(&pragma, &[]).await.ok()?;
+            let row = done.rows.into_iter().next()?;
+            row.text(0).ok().flatten().or(row
+                .int(0)
+                .ok()
+                .flatten()
+                .map(|number| number.to_string()))
+        };
+        let is_file = self.file.get().is_some_and(Option::is_some);
+        let journal = ask("PRAGMA journal_mode").await;
+        if is_file && journal.is_some_and(|mode| mode != "wal") {
+            tracing::warn!(
+                target: "perennial::database",
+                "the pool's SQLite file has no write-ahead log, so readers and writers wait for each other: add \
+                 `.journal_mode(SqliteJournalMode::Wal)` to its `SqliteConnectOptions`"
+            );
+        }
+        if ask("PRAGMA busy_timeout").await.as_deref() == Some("0") {
+            tracing::warn!(
+                target: "perennial::database",
+                "the pool's SQLite connections have no busy timeout, so that each statement fails while another one writes: \
+                 add `.busy_timeout(Duration::from_secs(2))` to their `SqliteConnectOptions`"
+            );
+        }
+    }
+
+    /// Makes the tables once more, after a database was reset while the site runs.
+    async fn remake(&self) -> Result<(), Error> {
+        let _one = self.failed.lock().await;
+        let side = self.connections.side().await?;
+        let prefix = self.tables.prefix();
+        schema::prepare(&self.connections, side, prefix, tables::STEPS).await
     }
 
     async fn statement(&self, sides: &Sides) -> Result<Statement, Error> {
@@ -185,7 +234,29 @@ impl<DB: Driver> SqlStore<DB> {
 impl<DB: Driver> Backend for SqlStore<DB> {
     fn call(&self, call: Call) -> CallFuture<'_> {
         Box::pin(async move {
-            Ok(match &call {
+            let file = self.file.get().and_then(Option::as_ref);
+            if let Some(lost) = file.and_then(DatabaseFile::lost) {
+                return match call {
+                    // Another process may take the lock in the file that it sees.
+                    Call::Extend(_) => Ok(Reply::Extend(false)),
+                    _ => Err(lost.into()),
+                };
+            }
+            match self.carry_out(&call).await {
+                Err(error) if is_missing::<DB>(&error) => {
+                    self.remake().await?;
+                    self.carry_out(&call).await
+                }
+                reply => reply,
+            }
+        })
+    }
+}
+
+impl<DB: Driver> SqlStore<DB> {
+    fn carry_out<'a>(&'a self, call: &'a Call) -> CallFuture<'a> {
+        Box::pin(async move {
+            Ok(match call {
                 Call::Probe(it) => Reply::Probe(self.probe(it).await?),
                 Call::TryLock(it) => Reply::TryLock(self.try_lock(it).await?),
                 Call::Extend(it) => Reply::Extend(self.extend(it).await?),
@@ -223,4 +294,13 @@ impl<DB: Driver> Backend for SqlStore<DB> {
             })
         })
     }
+}
+
+/// Returns true if a table is missing.
+fn is_missing<DB: Driver>(error: &BoxError) -> bool {
+    error.downcast_ref::<sqlx::Error>().is_some_and(|error| {
+        // SQLite's code says as little as "error".
+        let is_named = || error.to_string().contains("no such table");
+        has_code::<DB>(error, DB::DIALECT.missing) && (DB::DIALECT.socket || is_named())
+    })
 }

@@ -1,0 +1,89 @@
+//! The file of an SQLite database while this process has it open. SQLite does not notice that somebody
+//! deletes or replaces it: this process would go on in a file that no other process sees.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Mutex, OnceLock},
+    time::{Duration, Instant},
+};
+
+use crate::locked;
+
+/// The time between two looks at the file.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// A database file that this process has opened.
+pub(super) struct DatabaseFile {
+    path: PathBuf,
+    /// Which file was opened by this path.
+    #[cfg(unix)]
+    opened: Option<(u64, u64)>,
+    /// The time of the latest look.
+    looked: Mutex<Instant>,
+    lost: OnceLock<String>,
+}
+
+impl DatabaseFile {
+    /// `path`: of a file that is open.
+    pub(super) fn new(path: &Path) -> Self {
+        let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        Self {
+            #[cfg(unix)]
+            opened: identity(&path),
+            path,
+            looked: Mutex::new(Instant::now()),
+            lost: OnceLock::new(),
+        }
+    }
+
+    /// Returns what has happened to the file, if this process no longer shares it with others.
+    pub(super) fn lost(&self) -> Option<&str> {
+        if self.lost.get().is_none() {
+            {
+                let mut looked = locked(&self.looked);
+                if looked.elapsed() < LOOK {
+                    return None;
+                }
+                *looked = Instant::now();
+            }
+            if let Some(what) = self.look() {
+                let path = self.path.display();
+                let text = format!(
+                    "{what} of the database {path} was deleted or replaced while this process has it open, so that no other process \
+                     sees what is stored now: stop all processes of the site, look after the file, and start them again"
+                );
+                tracing::error!(target: "perennial::database", "{text}");
+                let _ = self.lost.set(text);
+            }
+        }
+        self.lost.get().map(String::as_str)
+    }
+
+    fn look(&self) -> Option<&'static str> {
+        #[cfg(unix)]
+        if identity(&self.path) != self.opened {
+            return Some("the file");
+        }
+        // The log may be new whenever no connection is open. One that is open and deleted is not.
+        #[cfg(target_os = "linux")]
+        {
+            let log = format!("{}-wal (deleted)", self.path.display());
+            let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten();
+            let mut open = open
+                .flatten()
+                .filter_map(|open| std::fs::read_link(open.path()).ok());
+            if open.any(|open| open.to_str() == Some(&log)) {
+                return Some("the write-ahead log");
+            }
+        }
+        None
+    }
+}
+
+#[cfg(unix)]
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+
+    let metadata = std::fs::metadata(path).ok()?;
+    Some((metadata.dev(), metadata.ino()))
+}
