@@ -180,7 +180,7 @@ def in_transaction(connection):
         return connection.in_transaction
     if hasattr(connection, "info"):
         return connection.info.transaction_status != 0
-    # SERVER_STATUS_IN_TRANS
+    # SERVER_STATUS_IN_TRANS of PyMySQL; MySQLdb does not tell.
     return bool(getattr(connection, "server_status", 0) & 1)
 
 

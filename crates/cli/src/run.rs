@@ -1,11 +1,7 @@
 //! `perennial run`: a command under a lock. The lock and all that the command has started live equally
 //! long.
 
-use std::{
-    path::{Path, PathBuf},
-    process::ExitStatus,
-    time::Duration,
-};
+use std::{path::Path, process::ExitStatus, time::Duration};
 
 use clap::Args;
 use humantime::parse_duration;
@@ -157,11 +153,9 @@ impl RunOptions {
     fn cannot_start(&self) -> Option<Failure> {
         let program = Path::new(&self.command[0]);
         let folders = std::env::var_os("PATH").unwrap_or_default();
-        let found = match program.components().count() {
-            1 if !self.command[0].contains('/') => std::env::split_paths(&folders)
-                .map(|folder| folder.join(program))
-                .any(|path| path.is_file()),
-            _ => PathBuf::from(program).exists(),
+        let found = match self.command[0].contains('/') {
+            true => program.exists(),
+            false => std::env::split_paths(&folders).any(|folder| folder.join(program).is_file()),
         };
         let why = format!("cannot run {:?}: there is no such program", self.command[0]);
         (!found && cfg!(unix)).then_some(Failure::Status(127, Some(why)))

@@ -77,7 +77,7 @@ const AFTER: Sides = Sides {
     )
 };
 
-/// SQLite reads `WHERE` after a `SELECT` where it could also be a join's condition.
+/// No condition. Without a WHERE, SQLite would read the `ON` of `ON CONFLICT` as a join's.
 const ALWAYS: Sides = Sides {
     mysql: "",
     ..Sides::same("\n    WHERE true")

@@ -86,13 +86,12 @@ pub async fn run_inside<DB: Driver>(
     let is_inside = match side {
         // BEGIN fails inside of a transaction.
         Side::Sqlite => {
-            let [begin, rollback] =
-                ["BEGIN", "ROLLBACK"].map(|text| Statement::new(side, "", text));
-            let begun = DB::run(connection, &begin, &[]).await.is_ok();
-            if begun {
-                DB::run(connection, &rollback, &[]).await?;
+            let both = Statement::new(side, "", "BEGIN; ROLLBACK");
+            match DB::run(connection, &both, &[]).await {
+                Ok(_) => false,
+                Err(error) if error.to_string().contains(DB::DIALECT.guard_fails) => true,
+                Err(error) => return Err(error),
             }
-            !begun
         }
         // The server does not tell.
         Side::MySql => connection.is_in_transaction(),
@@ -108,8 +107,8 @@ pub async fn run_inside<DB: Driver>(
 pub fn step(step: &str, error: sqlx::Error) -> Error {
     match error.to_string().contains(NO_TRANSACTION) {
         true => Error::invalid(format!(
-            "`{step}` on a connection without a transaction, where nothing would be undone with the application's own \
-             statements: begin one by `pool.begin()`, and commit it (on MySQL, one that was begun by a statement is not seen)"
+            "`{step}` needs a transaction, and the connection is in none: begin one by `pool.begin()`, pass it, and commit it. \
+             (On MySQL, Perennial sees only a transaction that sqlx has begun.)"
         )),
         false => Error::step(step, error),
     }

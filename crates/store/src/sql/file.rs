@@ -29,7 +29,7 @@ impl DatabaseFile {
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         Self {
             #[cfg(unix)]
-            opened: identity(&path),
+            opened: identity(&path).ok(),
             path,
             looked: Mutex::new(Instant::now()),
             lost: OnceLock::new(),
@@ -61,8 +61,11 @@ impl DatabaseFile {
 
     fn look(&self) -> Option<&'static str> {
         #[cfg(unix)]
-        if identity(&self.path) != self.opened {
-            return Some("the file");
+        match identity(&self.path) {
+            Ok(found) if Some(found) == self.opened => {}
+            // A file system that fails for a moment says nothing about the file.
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {}
+            _ => return Some("the file"),
         }
         // The log may be new whenever no connection is open. One that is open and deleted is not.
         #[cfg(target_os = "linux")]
@@ -81,9 +84,9 @@ impl DatabaseFile {
 }
 
 #[cfg(unix)]
-fn identity(path: &Path) -> Option<(u64, u64)> {
+fn identity(path: &Path) -> std::io::Result<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;
 
-    let metadata = std::fs::metadata(path).ok()?;
-    Some((metadata.dev(), metadata.ino()))
+    let metadata = std::fs::metadata(path)?;
+    Ok((metadata.dev(), metadata.ino()))
 }

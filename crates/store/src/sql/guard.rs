@@ -79,13 +79,14 @@ impl Guard {
     pub(super) fn has_failed<DB: Driver>(&self, error: &sqlx::Error) -> bool {
         let message = error.as_database_error().map(DatabaseError::message);
         let fails = message.is_some_and(|message| message.contains(DB::DIALECT.guard_fails));
-        // Before MariaDB sets what the guard says, it looks for the tables.
-        let is_elsewhere = || {
-            let codes = [DB::DIALECT.missing, DB::DIALECT.forbidden];
-            matches!(self, Self::Settings(_))
-                && codes.iter().any(|codes| has_code::<DB>(error, codes))
-        };
-        fails || has_code::<DB>(error, DB::DIALECT.left) || is_elsewhere()
+        fails || has_code::<DB>(error, DB::DIALECT.left)
+    }
+
+    /// Returns true if the statement may have failed because the connection uses another database: MariaDB
+    /// looks for the tables before it sets what the guard says.
+    pub(super) fn may_be_elsewhere<DB: Driver>(&self, error: &sqlx::Error) -> bool {
+        let codes = [DB::DIALECT.missing, DB::DIALECT.forbidden];
+        matches!(self, Self::Settings(_)) && codes.iter().any(|codes| has_code::<DB>(error, codes))
     }
 
     /// Returns a statement that does nothing but fail where the guard does. `None`: the guard never
@@ -167,7 +168,7 @@ fn mariadb(settings: &Settings) -> String {
         format!("_utf8mb4 x'{}'", crate::name::hex(name.as_bytes()))
     });
     format!(
-        "time_zone = IF(@@in_transaction OR NOT @@autocommit OR @@{read_only} OR @@{isolation} = 'READ-UNCOMMITTED' OR NOT DATABASE() <=> {database}, \
+        "time_zone = IF(@@in_transaction OR NOT @@autocommit OR @@{read_only} OR @@{isolation} = 'READ-UNCOMMITTED' OR NOT (DATABASE() <=> {database}), \
          '{IN_TRANSACTION}', @@time_zone)"
     )
 }

@@ -13,7 +13,7 @@ use crate::{
     timing::within,
 };
 
-const STEP: &str = "invalidate_in";
+const STEP: &str = "invalidate_in` or `purge_in";
 
 /// Rows to write: ids and names.
 struct Rows<'a> {

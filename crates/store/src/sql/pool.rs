@@ -184,17 +184,19 @@ impl<DB: Driver> Connections<DB> {
             let mut broken = Backoff::new(STATEMENT_PAUSES).random().tries(TRIES[1]);
             loop {
                 let mut borrowed = self.borrow().await?;
-                let error = match settings_on::<DB>(borrowed.connection()).await {
-                    Ok(settings) => {
-                        borrowed.give_back();
-                        return Ok(settings);
-                    }
-                    Err(error) => error,
+                let read = settings_on::<DB>(borrowed.connection()).await;
+                let again = match &read {
+                    // Somebody may have left this one connection so.
+                    Ok(settings) => self.server.is_shared && check(settings).is_err(),
+                    Err(error) => is_broken::<DB>(error) || Guard::None.has_failed::<DB>(error),
                 };
+                if read.is_ok() && !again {
+                    borrowed.give_back();
+                    return read;
+                }
                 borrowed.close();
-                let again = is_broken::<DB>(&error) || Guard::None.has_failed::<DB>(&error);
                 if !again || !broken.pause().await {
-                    return Err(error);
+                    return read;
                 }
             }
         })
@@ -213,7 +215,9 @@ impl<DB: Driver> Connections<DB> {
 
     async fn borrow(&self) -> Result<Borrowed<DB>, sqlx::Error> {
         let options = self.pool.connect_options();
-        let connection = if self.is_urgent && DB::is_shared_by_connections(&options) {
+        // A database in memory is its connections' alone.
+        let is_elsewhere = DB::DIALECT.socket || DB::file(&options).is_some();
+        let connection = if self.is_urgent && is_elsewhere {
             match timeout(URGENT, self.pool.acquire()).await {
                 Ok(connection) => Source::Pool(connection?),
                 Err(_) => Source::Beside(options.connect().await?),
@@ -357,6 +361,13 @@ async fn run_on<DB: Driver>(
             let rollback = Statement::new(DB::DIALECT.side, "", "ROLLBACK");
             DB::run(connection, &rollback, &[]).await?;
             DB::run(connection, statement, arguments).await
+        }
+        Err(error) if guard.may_be_elsewhere::<DB>(&error) => {
+            // Where the guard alone succeeds, the tables or the rights are missing indeed.
+            if let Some(alone) = guard.alone::<DB>() {
+                DB::run(connection, &alone, &[]).await?;
+            }
+            Err(error)
         }
         done => done,
     }

@@ -44,12 +44,6 @@ pub trait Supported: Database {
         None
     }
 
-    /// Returns true if another connection with these options is one to the same database.
-    fn is_shared_by_connections(options: &<Self::Connection as Connection>::Options) -> bool {
-        let _ = options;
-        true
-    }
-
     /// Returns the code of an error, as in the dialect's lists.
     fn code(error: &dyn DatabaseError) -> Option<Cow<'_, str>> {
         error.code()
@@ -154,10 +148,6 @@ impl Supported for sqlx::Sqlite {
         // A database in memory has a name of these.
         let is_file = !name.is_empty() && !name.contains(":memory:") && !name.starts_with("file:");
         is_file.then_some(path)
-    }
-
-    fn is_shared_by_connections(options: &SqliteConnectOptions) -> bool {
-        Self::file(options).is_some()
     }
 
     fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>) {

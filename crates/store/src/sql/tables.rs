@@ -1,3 +1,5 @@
+//! Where a site's tables are, for statements on connections on which the application decides about schemas.
+
 use std::sync::{Arc, OnceLock};
 
 use super::{
