@@ -38,7 +38,12 @@ impl Processes {
         let mut next = 0;
         while let Some(parent) = found.get(next).copied() {
             let children = stats.iter().filter(|stat| stat.parent == parent);
-            found.extend(children.map(|stat| stat.pid));
+            // Numbers that are used again meanwhile may look like a circle.
+            let new: Vec<_> = children
+                .map(|stat| stat.pid)
+                .filter(|pid| !found.contains(pid))
+                .collect();
+            found.extend(new);
             next += 1;
         }
         let is_of_command =
