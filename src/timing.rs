@@ -47,6 +47,12 @@ pub(crate) const PUBLISH_RETRY: Duration = Duration::from_secs(15);
 /// The time for which a failing invalidation by a layer is tried again.
 pub(crate) const INVALIDATE_RETRY: Duration = Duration::from_secs(60);
 
+/// The part of that time that a shutdown waits for.
+pub(crate) const INVALIDATE_RETRY_AT_SHUTDOWN: Duration = Duration::from_secs(10);
+
+/// The time after which a row of the outbox that the database refused to number is tried again.
+pub(crate) const UNNUMBERED_AGAIN: Duration = Duration::from_secs(60);
+
 /// The time that a response waits for the invalidation that the request causes.
 pub(crate) const INVALIDATE_WAIT: Duration = Duration::from_secs(5);
 

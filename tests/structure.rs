@@ -288,3 +288,23 @@ fn every_select_polls_its_branches_in_their_order() {
     }
     assert!(found > 3);
 }
+
+/// A transaction that is open over an await holds its rows for as long as a thread computes, a process
+/// is paused, or a network is silent (rule 2 of docs/protocol.md).
+#[test]
+fn only_the_making_of_the_tables_begins_a_transaction() {
+    let begins = ["begin_with(", ".begin(&mut ", "pool.begin("];
+    let mut places: Vec<_> = CRATES
+        .into_iter()
+        .flat_map(|(_, src)| sources_in(src))
+        .filter(|(_, text)| begins.iter().any(|begin| code(text).contains(begin)))
+        .map(|(path, _)| path.display().to_string())
+        .collect();
+    places.sort();
+    // An error's text that tells the application to begin one, the function of the pool, and its only
+    // caller.
+    assert_eq!(
+        places,
+        ["sql/connection.rs", "sql/pool.rs", "sql/schema.rs"]
+    );
+}

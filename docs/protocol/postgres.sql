@@ -44,7 +44,7 @@ WITH n AS (
         ON CONFLICT (id) DO UPDATE SET version = greatest(s.version + 1, excluded.version)
         RETURNING s.version AS epoch
     )
-    INSERT INTO perennial_invalidation AS i (name, epoch) SELECT $1, n.epoch FROM n
+    INSERT INTO perennial_invalidation AS i (name, epoch) SELECT DISTINCT v.name, n.epoch FROM n, (VALUES ($1)) v (name)
     ON CONFLICT (name) DO UPDATE SET epoch = CASE WHEN i.name LIKE 'revision:%' THEN i.epoch ELSE excluded.epoch END
     RETURNING i.epoch, pg_notify('perennial_invalidation', '')::text;
 

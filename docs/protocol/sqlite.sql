@@ -33,7 +33,7 @@ UPDATE perennial_lock SET owner = NULL, fence = fence + 1, expires_at = 0
 -- Invalidate: $1 name
 INSERT INTO perennial_invalidation AS i (name, epoch)
     SELECT n.name, max(coalesce((SELECT epoch + 1 FROM perennial_invalidation WHERE name = '*'), 0), (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000))
-    FROM (SELECT '*' AS name UNION ALL SELECT $1) n WHERE true
+    FROM (SELECT column1 AS name FROM (VALUES ('*'), ($1))) n WHERE true
     ON CONFLICT (name) DO UPDATE SET epoch = CASE WHEN i.name LIKE 'revision:%' THEN i.epoch ELSE excluded.epoch END
     RETURNING epoch;
 

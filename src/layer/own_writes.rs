@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderValue, header};
 
-use crate::page::Pages;
+use crate::page::{Pages, UNKNOWN};
 
 /// The beginning of the name of a cookie. The rest names the process, and the value is the epoch of
 /// the author's latest invalidation there.
@@ -54,7 +54,10 @@ impl OwnWrites {
             0 => 0,
             epoch => pages.caught_up_to(epoch).await,
         };
-        let in_this_process = self.in_this_process.min(pages.latest_epoch());
+        let in_this_process = match self.in_this_process {
+            UNKNOWN => UNKNOWN,
+            epoch => epoch.min(pages.latest_epoch()),
+        };
         in_this_process.max(in_others)
     }
 }

@@ -2,15 +2,21 @@
 
 use std::{cell::Cell, sync::Arc};
 
-use perennial_store::{Apply, Error, Invalidate, LockKind, LockName, Purge, error::with_causes};
+use perennial_store::{
+    Error, Invalidate, LockKind, LockName, MOST_NAMES, Purge, error::with_causes,
+};
 use tokio::sync::oneshot;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::Instrument;
 
 use crate::{
     event::Event,
     page::{Accepts, Answer, Failure, Generate, Pages, Target, entries::EntryFilter},
     policy::Refresh,
-    timing::{Backoff, INVALIDATE_PAUSES, INVALIDATE_RETRY, INVALIDATE_WAIT, POLL_PAUSES},
+    timing::{
+        Backoff, INVALIDATE_PAUSES, INVALIDATE_RETRY, INVALIDATE_RETRY_AT_SHUTDOWN,
+        INVALIDATE_WAIT, POLL_PAUSES,
+    },
 };
 
 /// The number of entries that one step of a purge removes.
@@ -20,6 +26,10 @@ tokio::task_local! {
     /// The latest epoch that the task's change has stored.
     static WRITTEN: Cell<i64>;
 }
+
+/// The epoch of a change whose epoch the process does not know, as it is not stored yet: the author gets no
+/// page to which any invalidation applies.
+pub(crate) const UNKNOWN: i64 = i64::MAX;
 
 /// Runs a change. Returns also the latest epoch of the invalidations that the change itself has stored, in
 /// its own task; `None`: it has stored none.
@@ -33,7 +43,7 @@ pub(crate) async fn written<F: Future>(change: F) -> (F::Output, Option<i64>) {
 }
 
 /// Notes an invalidation for [`written`].
-fn wrote(epoch: i64) {
+pub(super) fn wrote(epoch: i64) {
     // Outside of a change, nobody asks.
     let _ = WRITTEN.try_with(|written| written.set(written.get().max(epoch)));
 }
@@ -47,14 +57,20 @@ impl Pages {
     /// Stores the invalidation of a name. Logs at DEBUG if the invalidation applies to nothing in
     /// this process's memory, as the name may be misspelt.
     async fn invalidate_name(&self, name: &str) -> Result<i64, Error> {
-        let epoch = self.note(name).await?;
-        self.tell_invalidated(name, epoch);
-        // The check reads all of memory, and only a reader of the log needs the check.
-        if tracing::enabled!(tracing::Level::DEBUG) && !self.memory.has(name) {
-            tracing::debug!(
-                name,
-                "the invalidation applies to nothing in this process's memory; the database and other processes may have such pages"
-            );
+        self.store_names(&[name.to_owned()]).await
+    }
+
+    async fn store_names(&self, names: &[String]) -> Result<i64, Error> {
+        let epoch = self.note(names).await?;
+        for name in names {
+            self.tell_invalidated(name, epoch);
+            // The check reads all of memory, and only a reader of the log needs the check.
+            if tracing::enabled!(tracing::Level::DEBUG) && !self.memory.has(name) {
+                tracing::debug!(
+                    name,
+                    "the invalidation applies to nothing in this process's memory; the database and other processes may have such pages"
+                );
+            }
         }
         Ok(epoch)
     }
@@ -64,94 +80,70 @@ impl Pages {
         self.observer().emit(Event::Invalidated { name, epoch });
     }
 
-    async fn note(&self, name: &str) -> Result<i64, Error> {
-        let epoch = self.store.call(Invalidate::new(name)).await?;
-        self.invalidations.add(name, epoch);
+    async fn note(&self, names: &[String]) -> Result<i64, Error> {
+        let epoch = self.store.call(Invalidate::new(names.to_vec())).await?;
+        let numbered: Vec<_> = names.iter().map(|name| (name.clone(), epoch)).collect();
+        self.invalidations.add_all(&numbered);
         wrote(epoch);
         Ok(epoch)
     }
 
-    /// Applies the invalidations with these ids, which transactions have committed, up to the first one
-    /// that another process has applied.
-    pub(super) async fn apply(&self, ids: &[String]) -> Result<(), Error> {
-        for id in ids {
-            if !self.apply_one(Apply::new(id)).await? {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    /// Applies the invalidations with these ids, and learns of those that another process has applied.
-    pub(crate) async fn committed(self: &Arc<Self>, ids: &[String]) -> Result<(), Arc<Error>> {
-        let mut applied = true;
-        for id in ids {
-            applied &= self.apply_one(Apply::new(id)).await?;
-        }
-        if !applied {
-            self.caught_up().await?;
-        }
-        wrote(self.invalidations.latest());
-        Ok(())
-    }
-
-    /// Returns true if this process has applied the invalidation.
-    async fn apply_one(&self, apply: Apply) -> Result<bool, Error> {
-        let Some((name, epoch)) = self.store.call(apply).await? else {
-            return Ok(false);
-        };
-        self.invalidations.add(&name, epoch);
-        self.tell_invalidated(&name, epoch);
-        Ok(true)
-    }
-
-    /// Invalidates these [names](Target::name), and tries failed ones again for a minute. Returns the
-    /// latest epoch after the first try of each, or nothing after 5 s.
+    /// Invalidates these [names](Target::name), and tries again for a minute after a failure; for a
+    /// few seconds of these at most, while the process shuts down. Returns the epoch;
+    /// [`UNKNOWN`] if the first try fails, or takes longer than 5 s.
     ///
-    /// Cancel safe: the attempts continue.
-    pub(crate) async fn invalidate_names(self: &Arc<Self>, names: Vec<String>) -> Option<i64> {
+    /// `token`: a shutdown waits for it. Cancel safe: the attempts continue.
+    pub(crate) async fn invalidate_names(
+        self: &Arc<Self>,
+        names: Vec<String>,
+        token: TaskTrackerToken,
+    ) -> i64 {
         let pages = Arc::clone(self);
-        let token = self.locks.tasks().token();
-        let (trying, tried) = oneshot::channel();
+        let (first_try, tried) = oneshot::channel();
         let run = async move {
             let _token = token;
-            let backoff = Backoff::new(INVALIDATE_PAUSES);
-            let mut backoff = backoff.limit(INVALIDATE_RETRY);
-            let mut trying = Some(trying);
-            let mut left = names;
-            loop {
-                let mut failed = Vec::new();
-                let (mut why, mut latest) = (None, None);
-                for name in left {
-                    match pages.invalidate_name(&name).await {
-                        Ok(epoch) => latest = latest.max(Some(epoch)),
-                        Err(error) => {
-                            failed.push(name);
-                            why = Some(error);
-                        }
-                    }
-                }
-                if let (Some(trying), Some(latest)) = (trying.take(), latest) {
-                    // The caller may have left.
-                    let _ = trying.send(latest);
-                }
-                let Some(error) = why else {
-                    return;
-                };
-                if pages.is_closing() || !backoff.pause().await {
-                    tracing::error!(
-                        names = ?failed,
+            let (mut first_try, mut latest) = (Some(first_try), 0);
+            for names in names.chunks(MOST_NAMES) {
+                match pages.invalidate_soon(names, &mut first_try).await {
+                    Ok(epoch) => latest = epoch.max(latest),
+                    Err(error) => tracing::error!(
+                        ?names,
                         error = with_causes(&error),
                         "an invalidation could not be stored: pages with the changed data stay fresh until their interval ends"
-                    );
-                    return;
+                    ),
                 }
-                left = failed;
+            }
+            if let Some(first_try) = first_try {
+                // The caller may have left.
+                let _ = first_try.send(latest);
             }
         };
         tokio::spawn(run.in_current_span());
         let tried = tokio::time::timeout(INVALIDATE_WAIT, tried).await;
-        tried.ok()?.ok()
+        tried.ok().and_then(Result::ok).unwrap_or(UNKNOWN)
+    }
+
+    /// Invalidates names together. The first failure drops `first_try`.
+    async fn invalidate_soon(
+        &self,
+        names: &[String],
+        first_try: &mut Option<oneshot::Sender<i64>>,
+    ) -> Result<i64, Error> {
+        let mut backoff = Backoff::new(INVALIDATE_PAUSES).limit(INVALIDATE_RETRY);
+        let mut closing_since = None;
+        loop {
+            let error = match self.store_names(names).await {
+                Ok(epoch) => return Ok(epoch),
+                Err(error) => error,
+            };
+            *first_try = None;
+            let now = self.now();
+            let ends = self.is_closing()
+                && now - *closing_since.get_or_insert(now) >= INVALIDATE_RETRY_AT_SHUTDOWN;
+            if ends || !backoff.pause().await {
+                return Err(error);
+            }
+        }
     }
 
     /// Removes a resource and its variants for good, with any version that is being generated.
@@ -163,7 +155,7 @@ impl Pages {
         self.observer().emit(purged);
         // Once more: since the first invalidation a regeneration may have read a cooldown that the
         // purge ended only now, and memory would keep that cooldown as if it were later.
-        self.note(&Target::Purged(key).name()?).await.map(drop)
+        self.note(&[Target::Purged(key).name()?]).await.map(drop)
     }
 
     /// Removes the resources of a prefix or a tag for good, with any version that is being
@@ -190,7 +182,7 @@ impl Pages {
             }
         }
         // Once more, as in `purge`.
-        self.note(&target.name()?).await.map(drop)
+        self.note(&[target.name()?]).await.map(drop)
     }
 
     /// Invalidates a resource, and visits until the version is newer than the invalidation. Returns

@@ -4,9 +4,16 @@
 //! An invalidation is a name with an epoch, a growing number of the database's. A version stores
 //! the latest epoch that was known before its generator began; invalidations with a later epoch
 //! apply to it.
+//!
+//! A transaction of the application cannot give its invalidation an epoch, as epochs are to become
+//! visible in their order. Its row in the outbox is numbered after the commit, soon after a process
+//! first sees it. From that sight on, the process honours the row without an epoch: it applies to
+//! versions whose generators may have begun before the commit. These are the process's own versions
+//! from before the sight, and those of other processes that do not know of a later epoch.
 
 use std::{
     borrow::Cow,
+    collections::{BTreeMap, HashSet},
     sync::{
         PoisonError, RwLock,
         atomic::{
@@ -16,7 +23,7 @@ use std::{
     },
 };
 
-use perennial_store::{Error, name::bounded};
+use perennial_store::{Error, OutboxRow, name::bounded};
 
 use crate::page::{Metadata, flight::Freshness, names::Names};
 
@@ -106,8 +113,8 @@ struct List {
     latest: i64,
     /// This process knows all invalidations from before its start.
     complete: bool,
-    stale: Effect,
-    purged: Effect,
+    effects: Effects,
+    unnumbered: Unnumbered,
     /// The name of the revision of the site's code, if the builder was given one.
     revision: Option<String>,
     /// The epoch in which that revision was first seen, or seen again after another one; 0 before.
@@ -116,6 +123,27 @@ struct List {
     unsaid: Option<String>,
     /// The latest epoch of another revision; 0: there is none.
     other_revised: i64,
+}
+
+/// The committed invalidations that have no epoch yet.
+#[derive(Debug, Default)]
+struct Unnumbered {
+    /// The name of each row of the outbox, and the number of the sight at which this process first
+    /// saw the row.
+    rows: BTreeMap<String, (String, i64)>,
+    /// The number of sights so far.
+    sights: i64,
+    /// The latest epoch at each sight of these rows. A version with a later one was generated after the
+    /// sight.
+    epochs: BTreeMap<i64, i64>,
+    /// The effects of the rows, with the numbers of the sights in the place of epochs.
+    effects: Effects,
+}
+
+#[derive(Debug, Default)]
+struct Effects {
+    stale: Effect,
+    purged: Effect,
 }
 
 /// The names that are stale, or those that are purged, with the epochs of their latest
@@ -218,6 +246,41 @@ impl Invalidations {
         });
     }
 
+    /// Takes in rows of the outbox that have no epoch yet. `knows_all`: this process knows all epochs that
+    /// were stored when the rows were read.
+    pub(super) fn see_unnumbered(&self, rows: &[OutboxRow], knows_all: bool) {
+        let is_new = |list: &List| {
+            let known = &list.unnumbered.rows;
+            rows.iter().any(|row| !known.contains_key(&row.id))
+        };
+        if self.read(is_new) {
+            self.change(|list| {
+                let latest = if knows_all { list.latest } else { i64::MAX };
+                list.unnumbered.see(rows, latest);
+            });
+        }
+    }
+
+    /// Forgets the rows of the outbox that are not there any more: they were numbered, and this
+    /// process knows their epochs.
+    pub(super) fn keep_unnumbered(&self, ids: &HashSet<String>) {
+        let has_left = |list: &List| list.unnumbered.rows.keys().any(|id| !ids.contains(id));
+        if self.read(has_left) {
+            self.change(|list| list.unnumbered.keep(ids));
+        }
+    }
+
+    /// Returns the ids of the rows of the outbox that have no epoch yet, as far as this process knows.
+    pub(super) fn unnumbered(&self) -> Vec<String> {
+        self.read(|list| list.unnumbered.rows.keys().cloned().collect())
+    }
+
+    /// Returns the number of times that this process has seen rows of the outbox without an epoch. A
+    /// generator that begins now reads the data of all of these rows.
+    pub(crate) fn sights(&self) -> i64 {
+        self.read(|list| list.unnumbered.sights)
+    }
+
     /// Takes in invalidations out of their order.
     pub(super) fn add_all(&self, invalidated: &[(String, i64)]) {
         if !invalidated.is_empty() {
@@ -230,7 +293,7 @@ impl Invalidations {
     pub(super) fn skip_to(&self, epoch: i64) {
         if epoch > self.seen() {
             self.change(|list| {
-                list.stale.affect_all(epoch);
+                list.effects.stale.affect_all(epoch);
                 list.seen = epoch;
                 list.latest = list.latest.max(epoch);
             });
@@ -274,25 +337,16 @@ impl List {
         for (name, epoch) in invalidated {
             self.add(name, *epoch);
         }
-        self.stale.fold();
-        self.purged.fold();
+        self.effects.fold();
     }
 
     fn add(&mut self, name: &str, epoch: i64) {
         self.latest = self.latest.max(epoch);
-        match Target::parse(name) {
-            Some(Target::Key(key)) => self.stale.add(epoch, key, |names| &mut names.keys),
-            Some(Target::Tag(tag)) => self.stale.add(epoch, tag, |names| &mut names.tags),
-            Some(Target::Prefix("")) => self.stale.affect_all(epoch),
-            Some(Target::Prefix(text)) => self.stale.add(epoch, text, |names| &mut names.prefixes),
-            Some(Target::Purged(key)) => self.purged.add(epoch, key, |names| &mut names.keys),
-            Some(Target::PurgedTag(tag)) => self.purged.add(epoch, tag, |names| &mut names.tags),
-            Some(Target::PurgedPrefix("")) => self.purged.affect_all(epoch),
-            Some(Target::PurgedPrefix(text)) => {
-                self.purged.add(epoch, text, |names| &mut names.prefixes);
+        if let Some(target) = Target::parse(name) {
+            if let Target::Revision(_) = target {
+                self.revise(name, epoch);
             }
-            Some(Target::Revision(_)) => self.revise(name, epoch),
-            None => {}
+            self.effects.add(target, epoch);
         }
     }
 
@@ -309,19 +363,86 @@ impl List {
         if self.unsaid.as_deref() == Some(name) {
             self.unsaid = None;
         }
-        self.stale.affect_all(epoch);
     }
 
     fn judge(&self, key: &str, metadata: &Metadata) -> Freshness {
         let names = variants_of(key);
-        let applies = |effect: &Effect| effect.latest_on(key, &names, metadata) > metadata.epoch;
-        if applies(&self.purged) {
+        let applies = |effect: &Effect, unnumbered: &Effect| {
+            effect.latest_on(key, &names, metadata) > metadata.epoch
+                || self
+                    .unnumbered
+                    .is_since(unnumbered.latest_on(key, &names, metadata), metadata)
+        };
+        let Effects { stale, purged } = &self.effects;
+        let unnumbered = &self.unnumbered.effects;
+        if applies(purged, &unnumbered.purged) {
             Freshness::Purged
-        } else if applies(&self.stale) {
+        } else if applies(stale, &unnumbered.stale) {
             Freshness::Stale
         } else {
             Freshness::Fresh
         }
+    }
+}
+
+impl Unnumbered {
+    fn see(&mut self, rows: &[OutboxRow], latest: i64) {
+        self.sights += 1;
+        self.epochs.insert(self.sights, latest);
+        for OutboxRow { id, name } in rows {
+            if !self.rows.contains_key(id) {
+                self.rows.insert(id.clone(), (name.clone(), self.sights));
+                self.affect(name, self.sights);
+            }
+        }
+        self.effects.fold();
+    }
+
+    fn keep(&mut self, ids: &HashSet<String>) {
+        let mut rows = std::mem::take(&mut self.rows);
+        rows.retain(|id, _| ids.contains(id));
+        self.effects = Effects::default();
+        for (name, sight) in rows.values() {
+            self.affect(name, *sight);
+        }
+        let oldest = rows.values().map(|(_, sight)| *sight).min();
+        self.epochs
+            .retain(|sight, _| oldest.is_some_and(|oldest| *sight >= oldest));
+        self.rows = rows;
+    }
+
+    fn affect(&mut self, name: &str, sight: i64) {
+        if let Some(target) = Target::parse(name) {
+            self.effects.add(target, sight);
+        }
+    }
+
+    /// Returns true if a row that was first seen at this sight (0: there is none) may have been committed
+    /// after the version's generator began.
+    fn is_since(&self, sight: i64, metadata: &Metadata) -> bool {
+        let latest = self.epochs.get(&sight);
+        sight > metadata.sights && latest.is_some_and(|latest| metadata.epoch <= *latest)
+    }
+}
+
+impl Effects {
+    fn add(&mut self, target: Target<'_>, epoch: i64) {
+        let Self { stale, purged } = self;
+        match target {
+            Target::Key(key) => stale.add(epoch, key, |names| &mut names.keys),
+            Target::Tag(tag) => stale.add(epoch, tag, |names| &mut names.tags),
+            Target::Prefix("") | Target::Revision(_) => stale.affect_all(epoch),
+            Target::Prefix(text) => stale.add(epoch, text, |names| &mut names.prefixes),
+            Target::Purged(key) => purged.add(epoch, key, |names| &mut names.keys),
+            Target::PurgedTag(tag) => purged.add(epoch, tag, |names| &mut names.tags),
+            Target::PurgedPrefix("") => purged.affect_all(epoch),
+            Target::PurgedPrefix(text) => purged.add(epoch, text, |names| &mut names.prefixes),
+        }
+    }
+
+    fn fold(&mut self) {
+        self.stale.fold();
+        self.purged.fold();
     }
 }
 
@@ -479,7 +600,7 @@ mod tests {
             (Target::Key("/b"), 5),
         ]);
         assert_eq!(
-            all.read(|list| list.stale.names().map(Names::len)),
+            all.read(|list| list.effects.stale.names().map(Names::len)),
             [1, 0, 0]
         );
         assert_eq!((all.seen(), all.latest()), (5, 5));
@@ -584,7 +705,7 @@ mod tests {
             assert_eq!(all.judge("?", &metadata(0, &[])), Freshness::Fresh);
             all.learn(&names(most + 1..most + 2));
             let left = all.read(|list| {
-                let effects = [&list.stale, &list.purged].map(Effect::names);
+                let effects = [&list.effects.stale, &list.effects.purged].map(Effect::names);
                 effects
                     .as_flattened()
                     .iter()

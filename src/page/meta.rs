@@ -32,6 +32,10 @@ pub(crate) struct Metadata {
     /// column.
     #[serde(skip)]
     pub(crate) epoch: i64,
+    /// The number of times that this process had seen committed invalidations without an epoch before
+    /// the generator began, which has read their data. Of a version from the store 0.
+    #[serde(skip)]
+    pub(crate) sights: i64,
     /// The epoch in which the generating process's revision was first seen; 0 without a revision.
     pub(crate) revision: i64,
     pub(crate) tags: Arc<[String]>,
@@ -204,6 +208,12 @@ impl Meta {
         Self::new(key, stored)
     }
 
+    /// Adds the number of times that this process has seen committed invalidations without an epoch.
+    pub(crate) fn seen(mut self, sights: i64) -> Self {
+        self.stored.sights = sights;
+        self
+    }
+
     /// Adds the times that the response declares.
     pub(super) fn of_response(self, status: StatusCode, headers: &HeaderMap) -> Self {
         Self {
@@ -288,6 +298,10 @@ impl Verdicts for Invalidations {
         self.revision()
     }
 
+    fn sights(&self) -> i64 {
+        self.sights()
+    }
+
     /// Judges the metadata. A verdict never improves: the worse one of the last and the new one holds.
     fn judge(&self, meta: &Meta) -> Freshness {
         let changes = self.changes();
@@ -333,7 +347,7 @@ mod tests {
             let refresh_after = after.map(duration);
             let early = refresh_after;
             let metadata = Metadata {
-                epoch, revision, tags: tags.into(), parts: parts.into(), of_all, parts_last: early, refresh_after, is_provisional,
+                epoch, sights: 0, revision, tags: tags.into(), parts: parts.into(), of_all, parts_last: early, refresh_after, is_provisional,
                 modified: Some(LastModified { seconds, is_ambiguous }), took: duration(took),
             };
             let description = Description { layer, early, ..Description::default() };

@@ -16,6 +16,7 @@ mod loaded;
 mod memory;
 mod meta;
 mod names;
+mod outbox;
 pub(crate) mod parts;
 mod prune;
 mod representation;
@@ -35,6 +36,7 @@ use bytes::Bytes;
 use http::{HeaderName, Response};
 use perennial_store::{Locks, Store, locked};
 use tokio::sync::{Semaphore, watch};
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::{
     clock::{Clock, Tick},
@@ -48,12 +50,13 @@ use capacity::Reads;
 use elsewhere::Elsewhere;
 use loaded::Loaded;
 use memory::Memory;
+use outbox::Outbox;
 use parts::Run;
 use sync::Schedule;
 
 pub(crate) use flight::{Accepts, Facts, Freshness};
 pub(crate) use generator::{Failure, Generate, Generator};
-pub(crate) use invalidate::written;
+pub(crate) use invalidate::{UNKNOWN, written};
 pub(crate) use invalidation::{Invalidations, Target};
 pub(crate) use meta::{Meta, Metadata, interval_of};
 pub(crate) use representation::{HitHeaders, Representations};
@@ -80,6 +83,7 @@ pub(crate) struct Pages {
     sync: Schedule,
     /// The keys that other processes regenerate.
     elsewhere: Elsewhere,
+    outbox: Outbox,
     /// The pages that were read after the start.
     loaded: Loaded,
     reads: Reads,
@@ -148,6 +152,7 @@ impl Pages {
             invalidations: Invalidations::new(settings.revision.clone()),
             sync: Schedule::new(),
             elsewhere: Elsewhere::default(),
+            outbox: Outbox::default(),
             loaded: Loaded::default(),
             reads: Reads::default(),
             own_writes: AtomicBool::new(false),
@@ -358,6 +363,11 @@ impl Pages {
     /// Begins no further regeneration and waits for the running ones.
     pub(crate) async fn shutdown(&self) {
         self.locks.shutdown().await;
+    }
+
+    /// Returns a token that a shutdown waits for.
+    pub(crate) fn task_token(&self) -> TaskTrackerToken {
+        self.locks.tasks().token()
     }
 
     fn is_closing(&self) -> bool {

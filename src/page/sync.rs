@@ -3,6 +3,7 @@
 mod awaiting;
 
 use std::{
+    collections::HashSet,
     sync::{
         Arc, Mutex,
         atomic::{AtomicI64, Ordering::Relaxed},
@@ -20,7 +21,7 @@ use crate::{
     timing::{OVERDUE, SYNC},
 };
 
-/// The number of invalidations that one statement reads.
+/// The number of invalidations, and of rows of the outbox, that one statement reads.
 const PAGE: usize = 10_000;
 
 pub(super) struct Schedule {
@@ -220,8 +221,9 @@ impl Pages {
             end.result = Some(result.map_err(Arc::new));
             drop(end);
             // No request waits for these writes.
+            // After a failure, a later sync tries again.
+            let _ = pages.number_committed().await;
             if let Ok(_saying) = pages.sync.saying.try_lock() {
-                // After a failure, a later sync tries again.
                 let _ = pages.say_revision().await;
             }
             let _ = pages.load().await;
@@ -254,49 +256,44 @@ impl Pages {
         let Some(name) = self.invalidations.unsaid_revision() else {
             return Ok(false);
         };
-        let epoch = self.store.call(Invalidate::new(&name)).await?;
+        let epoch = self.store.call(Invalidate::new(vec![name.clone()])).await?;
         self.tell_invalidated(&name, epoch);
         Ok(true)
     }
 
-    /// Reads the invalidations since the last sync. Rows that transactions of the application have
-    /// committed are applied, and then read as well.
+    /// Reads the invalidations since the last sync, and the rows of the outbox, in pages. What was
+    /// read counts immediately.
     async fn learn(&self, progress: &watch::Sender<Shown>) -> Result<(), Error> {
-        let mut before = Vec::new();
-        loop {
-            let committed = self.read(progress).await?;
-            // Rows that come again cannot be applied now: after a failure, a later sync tries again.
-            if committed.is_empty() || committed == before {
-                return Ok(());
-            }
-            if self.apply(&committed).await.is_err() {
-                return Ok(());
-            }
-            before = committed;
-        }
-    }
-
-    /// Reads the invalidations since the last sync, in pages. Returns those that are to be
-    /// [applied](Pages::apply).
-    async fn read(&self, progress: &watch::Sender<Shown>) -> Result<Vec<String>, Error> {
-        let (mut caught_up, mut committed) = (false, Vec::new());
+        let (mut caught_up, mut unnumbered) = (false, HashSet::new());
+        let mut after = String::new();
         loop {
             let (since, asked) = (self.invalidations.seen(), self.now());
             let awaited = self.elsewhere.awaited(asked);
-            let sync = Invalidated::new(since, PAGE, awaited.clone());
+            let sync = Invalidated::new(&*after, since, PAGE, awaited.clone());
             let synced = self.store.call(sync).await?;
             self.invalidations.learn(&synced.names);
+            let are_all_names = synced.names.len() < PAGE;
+            self.invalidations
+                .see_unnumbered(&synced.committed, are_all_names);
             self.elsewhere.tell(&awaited, &synced.awaited, asked);
-            committed.extend(synced.committed);
             progress.send_replace(Shown::Alive(self.now()));
-            if synced.names.len() < PAGE {
-                return Ok(committed);
+            if let Some(last) = synced.committed.last() {
+                after.clone_from(&last.id);
             }
-            if !caught_up {
+            let are_all = are_all_names && synced.committed.len() < PAGE;
+            unnumbered.extend(synced.committed.into_iter().map(|row| row.id));
+            if are_all {
+                break;
+            }
+            if !are_all_names && !caught_up {
                 self.catch_up(progress).await?;
                 caught_up = true;
             }
         }
+        // A row that has left the outbox was numbered before, and each page had the new epochs of the
+        // moment when its rows were read.
+        self.invalidations.keep_unnumbered(&unnumbered);
+        Ok(())
     }
 
     /// Reads all purges and revisions, and skips to the latest [`MOST`](super::invalidation::MOST)

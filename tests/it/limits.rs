@@ -96,8 +96,8 @@ async fn name_of_any_length_is_one_row(db: Db) {
     }
     // The longest invalidation, as its callers shorten names.
     for name in ["t".to_owned(), "t".repeat(255)] {
-        let epoch = ask(&*store, Invalidate::new(&*name)).await;
-        let read = ask(&*store, Invalidated::new(epoch - 1, 10, Vec::new())).await;
+        let epoch = ask(&*store, Invalidate::new(vec![name.to_string()])).await;
+        let read = ask(&*store, Invalidated::new("", epoch - 1, 10, Vec::new())).await;
         assert_eq!(read.names, [(name, epoch)]);
     }
 }

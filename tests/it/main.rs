@@ -58,6 +58,7 @@ mod mode;
 mod named_locks;
 mod nested_layers;
 mod once;
+mod outbox;
 mod outer_layers;
 mod own_writes;
 mod parts;

@@ -76,7 +76,7 @@ impl Shared {
     /// The invalidated names, in the order of their epochs.
     pub(crate) async fn invalidated(&self) -> Vec<String> {
         let store = self.store();
-        let synced = store.ask(Invalidated::new(0, usize::MAX, Vec::new()));
+        let synced = store.ask(Invalidated::new("", 0, usize::MAX, Vec::new()));
         let names = synced.await.expect("answers").names.into_iter();
         names.map(|(name, _)| name).collect()
     }

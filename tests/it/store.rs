@@ -109,7 +109,7 @@ pub(crate) async fn stored(store: &dyn Backend, name: &LockName) -> Option<(i64,
 
 /// Returns the first `most` names invalidated after `since`.
 async fn invalidated(store: &dyn Backend, since: i64, most: usize) -> Vec<(String, i64)> {
-    let synced = ask(store, Invalidated::new(since, most, Vec::new())).await;
+    let synced = ask(store, Invalidated::new("", since, most, Vec::new())).await;
     synced.names
 }
 
@@ -584,7 +584,7 @@ async fn epochs_grow_in_the_order_in_which_they_are_seen(db: Db) {
     let names = ["key:/a", "key:/A", "key:/a ", "tag:\u{e4}'\\$1%", &long];
     let mut last = 0;
     for name in names.into_iter().chain(names) {
-        let epoch = ask(&*store, Invalidate::new(name)).await;
+        let epoch = ask(&*store, Invalidate::new(vec![name.to_owned()])).await;
         assert!(epoch > last, "{epoch} after {last}");
         last = epoch;
         let probe = ask(&*store, Probe::new("a", 0)).await;
@@ -607,7 +607,10 @@ async fn epochs_grow_in_the_order_in_which_they_are_seen(db: Db) {
             let mut epochs = Vec::new();
             for n in 0..EACH {
                 let name = format!("key:/{writer}/{n}");
-                epochs.push((name.clone(), ask(&*store, Invalidate::new(&name)).await));
+                epochs.push((
+                    name.clone(),
+                    ask(&*store, Invalidate::new(vec![name.clone()])).await,
+                ));
             }
             epochs
         });
@@ -636,9 +639,9 @@ async fn epochs_grow_in_the_order_in_which_they_are_seen(db: Db) {
     let distinct: std::collections::HashSet<_> = made.iter().map(|(_, epoch)| epoch).collect();
     assert_eq!(distinct.len(), made.len());
 
-    let first = ask(&*store, Invalidate::new("revision:1")).await;
-    ask(&*store, Invalidate::new("revision:1")).await;
-    ask(&*store, Invalidate::new("purged:/p")).await;
+    let first = ask(&*store, Invalidate::new(vec!["revision:1".to_owned()])).await;
+    ask(&*store, Invalidate::new(vec!["revision:1".to_owned()])).await;
+    ask(&*store, Invalidate::new(vec!["purged:/p".to_owned()])).await;
     let all = invalidated(&*store, 0, ALL).await;
     assert!(
         all.contains(&("revision:1".to_owned(), first)),
@@ -662,7 +665,7 @@ async fn epochs_grow_in_the_order_in_which_they_are_seen(db: Db) {
 
 async fn an_invalidation_that_is_rolled_back_is_seen_by_nobody(db: Db) {
     let store = open(&db).await;
-    let made = ask(&*store, Invalidate::new("purged:/made")).await;
+    let made = ask(&*store, Invalidate::new(vec!["purged:/made".to_owned()])).await;
     // The server's statements, without the commit.
     let mut undone = db.uncommitted(&db.raise_epochs(3_600_000_000)).await;
     let epoch = made + 3_600_000_000;
@@ -677,7 +680,7 @@ async fn an_invalidation_that_is_rolled_back_is_seen_by_nobody(db: Db) {
         async move {
             let name = LockName::from("a");
             let answers = tokio::join!(
-                store.ask(Invalidated::new(0, ALL, Vec::new())),
+                store.ask(Invalidated::new("", 0, ALL, Vec::new())),
                 store.ask(InvalidatedForLong::new("purged:", ALL)),
                 store.ask(Probe::new(&name, 0)),
             );
@@ -727,7 +730,7 @@ async fn invalidations_are_read_in_pages_by_epoch_and_those_that_last_by_name(db
     ];
     let mut made = Vec::new();
     for name in names {
-        let epoch = ask(&*store, Invalidate::new(name)).await;
+        let epoch = ask(&*store, Invalidate::new(vec![name.to_owned()])).await;
         made.push((name.to_owned(), epoch));
     }
     let mut read = Vec::new();
@@ -777,9 +780,9 @@ async fn sync_returns_the_state_of_each_awaited_page(db: Db) {
     // A lock of another kind has the same name.
     lock(&*store, "/job", LEASE).await;
     let mut keys = ["/held", &*long, "/cooling", "/job", "/none", "/none"].map(str::to_owned);
-    let since = ask(&*store, Invalidate::new("key:/a")).await - 1;
+    let since = ask(&*store, Invalidate::new(vec!["key:/a".to_owned()])).await - 1;
     for _ in 0..2 {
-        let sync = Invalidated::new(since, ALL, keys.to_vec());
+        let sync = Invalidated::new("", since, ALL, keys.to_vec());
         let synced = ask(&*store, sync).await;
         assert_eq!(synced.names, [("key:/a".to_owned(), since + 1)]);
         for (key, page) in keys.iter().zip(&synced.awaited) {
@@ -798,7 +801,7 @@ async fn sync_returns_the_state_of_each_awaited_page(db: Db) {
     // More keys than one statement asks for.
     let mut many: Vec<_> = (0..1234).map(|number| format!("/{number}")).collect();
     many[1200] = "/held".to_owned();
-    let sync = Invalidated::new(since, 0, many);
+    let sync = Invalidated::new("", since, 0, many);
     let synced = ask(&*store, sync).await;
     assert_eq!((synced.names.len(), synced.awaited.len()), (0, 1234));
     let held = synced
@@ -807,7 +810,7 @@ async fn sync_returns_the_state_of_each_awaited_page(db: Db) {
         .position(|page| !page.remaining.is_zero());
     assert_eq!(held, Some(1200));
     assert!(ask(&*store, Release::new(&published, NONE)).await);
-    let sync = Invalidated::new(since, ALL, vec![long]);
+    let sync = Invalidated::new("", since, ALL, vec![long]);
     let synced = ask(&*store, sync).await;
     let released = [Awaited {
         fence: published.fence,
@@ -946,8 +949,8 @@ async fn oldest(store: &dyn Backend) -> i64 {
 
 async fn a_purge_is_forgotten_only_when_no_entry_is_older(db: Db) {
     let store = open(&db).await;
-    let before = ask(&*store, Invalidate::new("key:/other")).await;
-    let purged = ask(&*store, Invalidate::new("purged:/p")).await;
+    let before = ask(&*store, Invalidate::new(vec!["key:/other".to_owned()])).await;
+    let purged = ask(&*store, Invalidate::new(vec!["purged:/p".to_owned()])).await;
     let body = content("1");
     let entry = async |key: &str, epoch: i64| {
         let lease = lock(&*store, page(key), LEASE).await;
@@ -1210,7 +1213,7 @@ async fn request_among_many_rows(db: &Db, database: perennial::sql::Database) {
         assert!(ask(&*store, Release::new(&taken, NONE)).await);
         let taken = lock(&*store, name.clone(), LEASE).await;
         assert!(renew(&*store, &taken, fence).await);
-        let epoch = ask(&*store, Invalidate::new(key)).await;
+        let epoch = ask(&*store, Invalidate::new(vec![key.to_owned()])).await;
         let since = invalidated(&*store, epoch - 1, ALL).await;
         assert!(since.iter().any(|(name, _)| name == key));
         assert!(ask(&*store, Remove::new(&taken)).await);

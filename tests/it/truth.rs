@@ -382,7 +382,10 @@ impl Site {
     }
 
     async fn program_invalidates(&self, name: &str) {
-        let done = self.program.ask(Invalidate::new(name)).await;
+        let done = self
+            .program
+            .ask(Invalidate::new(vec![name.to_owned()]))
+            .await;
         done.expect("is done");
     }
 

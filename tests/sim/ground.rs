@@ -110,6 +110,12 @@ pub(crate) enum What {
         key: usize,
         datum: u32,
     },
+    /// A transaction that purges pages was committed. `data`: the version of each key's data.
+    Committed {
+        id: String,
+        name: String,
+        data: Vec<u32>,
+    },
     Telling {
         key: usize,
         how: &'static str,
@@ -175,6 +181,8 @@ pub(crate) enum CallResult {
     /// With the version of each key's data.
     Epoch(i64, Vec<u32>),
     Names(usize),
+    /// The ids of the rows of the outbox, with their epochs.
+    Numbered(Vec<(String, i64)>),
     Found(Option<Found>, i64),
     Other,
 }
@@ -296,6 +304,19 @@ impl Ground {
         self.note(process, What::Changed { key, datum });
     }
 
+    /// Changes data and purges their pages in one transaction, by a program that has no site.
+    pub(crate) fn commit(&self, id: String, key: usize) {
+        self.change(0, key);
+        let name = format!("purged:{}", self.plan.resources[key].name);
+        self.store.commit_invalidation(&id, &name);
+        let data = self.all_data();
+        self.note(0, What::Committed { id, name, data });
+    }
+
+    fn all_data(&self) -> Vec<u32> {
+        lock(&self.data).iter().map(|(datum, _)| *datum).collect()
+    }
+
     /// Carries a call out, and records its result.
     pub(crate) fn apply(&self, process: u32, number: u64, call: &Call) -> Reply {
         let (reply, outcome) = self.carry_out(call);
@@ -332,11 +353,12 @@ impl Ground {
                 Some(before) => CallResult::Written(*done, before),
                 None => CallResult::Done(*done),
             },
-            Reply::Invalidate(epoch) => {
-                let data = lock(&self.data).iter().map(|(datum, _)| *datum).collect();
-                CallResult::Epoch(*epoch, data)
-            }
+            Reply::Invalidate(epoch) => CallResult::Epoch(*epoch, self.all_data()),
             Reply::Invalidated(synced) => CallResult::Names(synced.names.len()),
+            Reply::Number(numbered) => {
+                let rows = numbered.rows.iter();
+                CallResult::Numbered(rows.map(|(row, epoch)| (row.id.clone(), *epoch)).collect())
+            }
             Reply::InvalidatedForLong(names) => CallResult::Names(names.len()),
             Reply::Probe(probe) => {
                 let entry = probe.entry.as_ref().map(|entry| Found {

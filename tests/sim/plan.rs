@@ -47,6 +47,8 @@ pub(crate) struct Plan {
     pub(crate) read_only: bool,
     /// A process regenerates one resource at a time.
     pub(crate) one: bool,
+    /// Programs without a site purge pages in their transactions.
+    pub(crate) transactions: bool,
 }
 
 impl Plan {
@@ -76,6 +78,7 @@ impl Plan {
             lulls: random.chance(300) && !calm,
             read_only: random.chance(400),
             one: random.chance(250) && !calm,
+            transactions: random.chance(400) && !calm,
         }
     }
 }

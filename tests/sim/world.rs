@@ -80,6 +80,7 @@ async fn simulate(seed: u64) -> Run {
     }
     weather.spawn(Arc::clone(&world).weather());
     weather.spawn(Arc::clone(&world).lulls());
+    weather.spawn(Arc::clone(&world).transactions());
     tokio::time::sleep(plan.chaos).await;
     weather.abort_all();
     while weather.join_next().await.is_some() {}
@@ -181,6 +182,28 @@ impl World {
             } else {
                 let _ = tokio::spawn(told).await;
             }
+        }
+    }
+
+    /// Changes data in transactions of programs without a site. Some write many names.
+    async fn transactions(self: Arc<Self>) {
+        let mut random = self.random("transactions", 0);
+        let (ground, plan) = (&self.ground, &self.ground.plan);
+        if !plan.transactions {
+            return;
+        }
+        for number in 0.. {
+            tokio::time::sleep(random.time(Duration::from_secs(4), plan.grain)).await;
+            let others = match random.below(4) {
+                0 => random.below(400),
+                _ => 0,
+            };
+            for other in 0..others {
+                let (id, name) = (format!("{number}-{other}"), format!("tag:other-{other}"));
+                ground.store.commit_invalidation(&id, &name);
+            }
+            let key = random.below(plan.resources.len() as u64) as usize;
+            ground.commit(format!("{number}"), key);
         }
     }
 

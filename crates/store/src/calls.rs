@@ -9,13 +9,16 @@ use bytes::Bytes;
 use http::Response;
 
 use crate::rows::{
-    Begun, Counted, Entry, EntryRow, LeaseRow, LockRow, NewEntry, Probed, Pruned, Synced, Tried,
-    Unused,
+    Begun, Counted, Entry, EntryRow, LeaseRow, LockRow, NewEntry, Numbered, Probed, Pruned, Synced,
+    Tried, Unused,
 };
 use crate::{
     error::BoxError,
     name::{LockKind, LockName},
 };
+
+/// The largest number of names, or of ids, in one call.
+pub const MOST_NAMES: usize = 500;
 
 pub type CallFuture<'a> = Pin<Box<dyn Future<Output = Result<Reply, BoxError>> + Send + 'a>>;
 
@@ -187,25 +190,35 @@ calls! {
     /// Removes the entry under the lease; `false`: there is none, or the lease has been overtaken.
     Remove "remove" writes [lease: LeaseRow] {} -> bool;
 
-    /// Stores an invalidation of `name`, of at most 255 bytes and without a NUL, and returns the
-    /// new epoch. A stored name that begins with `revision:` keeps its first epoch, and the
-    /// returned number is unspecified.
+    /// Stores an invalidation of each of these names, at least one and at most [`MOST_NAMES`], and
+    /// returns their new epoch. A name has at most 255 bytes and no NUL. All are stored, or none. A
+    /// stored name that begins with `revision:` keeps its first epoch, and the returned number is
+    /// unspecified.
     ///
     /// Epochs only grow, over all processes, and become visible in their order: a process that sees
     /// an epoch sees all smaller ones. A new epoch is at least the microseconds since 1970 by the
     /// database's clock, so that a database that has lost the latest epochs continues above them.
-    Invalidate "invalidate" writes [name: String] {} -> i64;
+    Invalidate "invalidate" writes [] { names: Vec<String> } -> i64;
 
-    /// Returns three lists: the first `most` invalidated names after the epoch `since`, each with
-    /// its latest epoch, in the order of epochs; the states of the pages of the `awaited` keys, in
-    /// the order of the keys; and ids of invalidations to [apply](Apply).
-    Invalidated "sync" reads [] { since: i64, most: usize, awaited: Vec<String> } -> Synced;
+    /// Returns three lists, all of one moment: the first `most` invalidated names after the epoch
+    /// `since`, each with its latest epoch, in the order of epochs; the states of the pages of the
+    /// `awaited` keys, in the order of the keys; and the first `most` rows of the outbox whose ids
+    /// follow `after`, in the order of ids.
+    Invalidated "sync" reads [after: String]
+        { since: i64, most: usize, awaited: Vec<String> } -> Synced;
 
-    /// Applies the invalidation `id` that a transaction of the application has written: removes its row
-    /// and stores the invalidation of its name, as [`Invalidate`] does. Returns the name and the epoch;
-    /// `None`: there is no such row, or it is not committed. The call waits for a process that is applying
-    /// it.
-    Apply "apply" writes [id: String] {} -> Option<(String, i64)>;
+    /// Numbers the committed rows of the outbox with these ids, at most [`MOST_NAMES`]: stores the
+    /// invalidations of their names, as [`Invalidate`] does, and then removes the rows. Rows that
+    /// are not there, are not committed, or that somebody has locked are left out. A row that
+    /// cannot be stored stops no other one.
+    ///
+    /// The call may be repeated, and two processes may make it at once. On databases other than
+    /// PostgreSQL a name may then get two epochs, which makes its pages stale twice.
+    Number "number" writes [] { ids: Vec<String> } -> Numbered;
+
+    /// Removes the rows of the outbox with these ids, at most [`MOST_NAMES`], that were
+    /// [numbered](Number) and could not be removed. Returns the ids that still cannot be removed.
+    Discard "discard" writes [] { ids: Vec<String> } -> Vec<String>;
 
     /// Returns the smallest epoch of the `most` latest invalidated names; 0 if there are fewer
     /// names. A process that has none of the names reads those from this epoch on, and takes all

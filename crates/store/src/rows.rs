@@ -121,8 +121,27 @@ pub struct LockState {
 pub struct Synced {
     pub names: Vec<(String, i64)>,
     pub awaited: Vec<Awaited>,
-    /// The ids of some committed invalidations that no process has [applied](crate::Apply).
-    pub committed: Vec<String>,
+    /// Invalidations that transactions of the application have committed, and that have no epoch
+    /// yet.
+    pub committed: Vec<OutboxRow>,
+}
+
+/// An invalidation in the outbox, where a transaction of the application has written it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutboxRow {
+    pub id: String,
+    pub name: String,
+}
+
+/// The outcome of [`Number`](crate::Number).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Numbered {
+    /// The numbered rows, and the epoch of each.
+    pub rows: Vec<(OutboxRow, i64)>,
+    /// The ids of numbered rows that could not be removed.
+    pub left: Vec<String>,
+    /// The rows that could not be numbered, and why.
+    pub failed: Vec<(OutboxRow, String)>,
 }
 
 /// The state of a page in a [`Synced`].

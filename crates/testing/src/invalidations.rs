@@ -2,21 +2,55 @@ use std::{ops::Bound, time::Duration};
 
 use super::{memory::micros, rows::Rows};
 use perennial_store::{
-    Awaited, Invalidated, InvalidatedForLong, LockKind, PruneInvalidations, Synced,
-    clock::duration, name::bounded,
+    Awaited, Invalidated, InvalidatedForLong, LockKind, Numbered, OutboxRow, PruneInvalidations,
+    Synced, clock::duration, name::bounded,
 };
 
 /// The name of a purge of everything.
 const EVERYTHING: &str = "purged_prefix:";
 
 impl Rows {
-    pub(super) fn invalidate(&mut self, name: &str, now: i64) -> i64 {
+    pub(super) fn invalidate(&mut self, names: &[String], now: i64) -> i64 {
         self.epoch = now.max(self.epoch + 1);
-        let latest = self.names.entry(name.to_owned()).or_insert(self.epoch);
-        if !name.starts_with("revision:") {
-            *latest = self.epoch;
+        for name in names {
+            let latest = self.names.entry(name.clone()).or_insert(self.epoch);
+            if !name.starts_with("revision:") {
+                *latest = self.epoch;
+            }
         }
-        *latest
+        self.epoch
+    }
+
+    pub(super) fn number(&mut self, ids: &[String], now: i64) -> Numbered {
+        let taken = ids.iter();
+        let taken: Vec<_> = taken
+            .filter_map(|id| self.outbox.remove_entry(id))
+            .map(|(id, name)| OutboxRow { id, name })
+            .collect();
+        if taken.is_empty() {
+            return Numbered::default();
+        }
+        let names: Vec<_> = taken.iter().map(|row| row.name.clone()).collect();
+        let epoch = self.invalidate(&names, now);
+        Numbered {
+            rows: taken.into_iter().map(|row| (row, epoch)).collect(),
+            ..Numbered::default()
+        }
+    }
+
+    pub(super) fn discard(&mut self, ids: &[String]) -> Vec<String> {
+        self.outbox.retain(|id, _| !ids.contains(id));
+        Vec::new()
+    }
+
+    fn committed(&self, after: &str, most: usize) -> Vec<OutboxRow> {
+        let rows = (Bound::Excluded(after), Bound::Unbounded);
+        let rows = self.outbox.range::<str, _>(rows).take(most);
+        let row = |(id, name): (&String, &String)| OutboxRow {
+            id: id.clone(),
+            name: name.clone(),
+        };
+        rows.map(row).collect()
     }
 
     pub(super) fn invalidated(&self, call: &Invalidated, now: i64) -> Synced {
@@ -28,7 +62,7 @@ impl Rows {
         Synced {
             names,
             awaited: awaited.collect(),
-            committed: Vec::new(),
+            committed: self.committed(&call.after, call.most),
         }
     }
 

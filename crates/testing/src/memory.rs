@@ -94,6 +94,12 @@ impl Memory {
         locked(&self.rows).entries.insert(id(&name).1, page);
     }
 
+    /// Writes an invalidation into the outbox, as a transaction that commits now.
+    pub fn commit_invalidation(&self, id: &str, name: &str) {
+        let mut rows = locked(&self.rows);
+        rows.outbox.insert(id.to_owned(), name.to_owned());
+    }
+
     /// Carries out a call as one atomic step.
     pub fn apply(&self, call: &Call) -> Reply {
         let mut rows = locked(&self.rows);

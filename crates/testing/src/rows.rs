@@ -28,6 +28,8 @@ pub(super) struct Rows {
     pub(super) generations: BTreeMap<String, u64>,
     pub(super) requests: Requests,
     pub(super) names: BTreeMap<String, i64>,
+    /// The names that transactions have written, by their ids.
+    pub(super) outbox: BTreeMap<String, String>,
     /// The latest epoch.
     pub(super) epoch: i64,
 }
@@ -93,10 +95,10 @@ impl Rows {
                 let removes = self.holds(lease) && is_older;
                 Reply::Remove(removes && self.entries.remove(&id.1).is_some())
             }
-            Call::Invalidate(call) => Reply::Invalidate(self.invalidate(&call.name, now)),
+            Call::Invalidate(call) => Reply::Invalidate(self.invalidate(&call.names, now)),
             Call::Invalidated(call) => Reply::Invalidated(self.invalidated(call, now)),
-            // There are no transactions in memory.
-            Call::Apply(_) => Reply::Apply(None),
+            Call::Number(call) => Reply::Number(self.number(&call.ids, now)),
+            Call::Discard(call) => Reply::Discard(self.discard(&call.ids)),
             Call::FoldAt(call) => Reply::FoldAt(self.fold_at(call.most)),
             Call::InvalidatedForLong(call) => {
                 Reply::InvalidatedForLong(self.invalidated_for_long(call))

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use http::{Method, Response};
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::{
     layer::own_writes,
@@ -31,12 +32,17 @@ pub(super) fn names(tags: &[String]) -> Vec<String> {
 pub(in crate::layer) struct Change {
     pages: Arc<Pages>,
     names: Vec<String>,
+    /// A shutdown waits until the change is settled. `None`: it is.
+    token: Option<TaskTrackerToken>,
 }
 
 impl Change {
     pub(in crate::layer) fn of(pages: &Arc<Pages>, names: Vec<String>) -> Self {
-        let pages = Arc::clone(pages);
-        Self { pages, names }
+        Self {
+            token: Some(pages.task_token()),
+            pages: Arc::clone(pages),
+            names,
+        }
     }
 
     /// Awaits the response. A successful one (RFC 9111 §4.4) invalidates these names and the names
@@ -48,11 +54,17 @@ impl Change {
     ) -> Result<Response<B>, E> {
         let (mut response, own) = written(response).await;
         let mut names = std::mem::take(&mut self.names);
+        let token = self.token.take();
         if let Ok(answer) = &mut response
             && (answer.status().is_success() || answer.status().is_redirection())
         {
             names.extend(named(answer));
-            let epoch = self.pages.invalidate_names(names).await;
+            let epoch = match token {
+                Some(token) if !names.is_empty() => {
+                    Some(self.pages.invalidate_names(names, token).await)
+                }
+                _ => None,
+            };
             if let Some(epoch) = epoch.max(own).filter(|_| self.pages.reads_own_writes()) {
                 own_writes::set_cookie(answer.headers_mut(), self.pages.process_id(), epoch);
             }
@@ -64,11 +76,12 @@ impl Change {
 impl Drop for Change {
     fn drop(&mut self) {
         let names = std::mem::take(&mut self.names);
-        if !names.is_empty()
+        if let Some(token) = self.token.take()
+            && !names.is_empty()
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             let pages = Arc::clone(&self.pages);
-            runtime.spawn(async move { pages.invalidate_names(names).await });
+            runtime.spawn(async move { pages.invalidate_names(names, token).await });
         }
     }
 }

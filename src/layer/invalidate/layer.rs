@@ -16,8 +16,15 @@ use crate::{extensions::Tags, page::Pages};
 ///
 /// # Cancel safety
 ///
-/// If the client disconnects while the service runs, the tags are invalidated. So put authorization
-/// into an outer layer: otherwise any visitor can invalidate.
+/// If the client disconnects while the service runs, the given tags are invalidated, as the service may
+/// have changed something. So put authorization into an outer layer: otherwise any visitor can
+/// invalidate. Where only responses name the tags
+/// ([`invalidate_as_responses_say`](crate::Perennial::invalidate_as_responses_say)), the service runs in
+/// a task of its own, and on to its end: put a timeout inside of the layer. Tags of a response beside
+/// given ones are lost with the client; [`invalidate_in`](crate::Perennial::invalidate_in) loses none.
+///
+/// A shutdown waits for the running changes and their invalidations. A process that crashes between a
+/// change and its invalidation loses the invalidation; `invalidate_in` doesn't.
 #[derive(Clone)]
 #[must_use = "a layer does nothing until a service is wrapped in it"]
 pub struct InvalidateLayer {

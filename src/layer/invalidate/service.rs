@@ -4,7 +4,9 @@ use std::{
 };
 
 use http::{Request, Response};
+use tokio::task::JoinError;
 use tower_service::Service;
+use tracing::Instrument;
 
 use super::{
     InvalidateLayer,
@@ -25,8 +27,8 @@ impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for InvalidateService<S>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>>,
     S::Future: Send + 'static,
-    S::Error: Send,
-    ResBody: Send,
+    S::Error: Send + 'static,
+    ResBody: Send + 'static,
 {
     type Response = Response<ResBody>;
     type Error = S::Error;
@@ -49,6 +51,21 @@ where
             let named = response.extensions().get();
             named.map_or_else(Vec::new, |Tags(tags)| names(tags))
         };
-        Box::pin(async move { change.settle(response, named).await })
+        let settled = change.settle(response, named);
+        // Only the response has the tags, so the service runs on when the client leaves.
+        if self.layer.tags.0.is_empty()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let task = runtime.spawn(settled.in_current_span());
+            return Box::pin(async move {
+                match task.await.map_err(JoinError::try_into_panic) {
+                    Ok(response) => response,
+                    Err(Ok(panic)) => std::panic::resume_unwind(panic),
+                    // The runtime ends, and this task, too.
+                    Err(Err(_)) => std::future::pending().await,
+                }
+            });
+        }
+        Box::pin(settled)
     }
 }

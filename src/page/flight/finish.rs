@@ -280,19 +280,20 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
             ask_again_at: self.facts.now + quiet,
             failures: self.flight.failures,
             failure,
-            meta: Arc::new(Meta::without_version(
-                self.facts.key,
-                as_of,
-                Tags::default(),
-            )),
+            meta: self.without_version(as_of, Tags::default()),
         });
+    }
+
+    fn without_version(&self, as_of: AsOf, tags: Tags) -> Arc<Meta> {
+        let meta = Meta::without_version(self.facts.key, as_of, tags);
+        Arc::new(meta.seen(self.facts.list.sights()))
     }
 
     fn hit_for_pass(&mut self, why: Bypass, time: Duration, as_of: AsOf, tags: Tags) {
         self.effect.known = Some(Known::HitForPass {
             until: self.facts.now + time.max(RECHECK),
             why,
-            meta: Arc::new(Meta::without_version(self.facts.key, as_of, tags)),
+            meta: self.without_version(as_of, tags),
         });
         self.answer(Answer::Pass(why));
     }

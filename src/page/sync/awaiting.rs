@@ -5,7 +5,11 @@ use std::sync::Arc;
 use perennial_store::{Error, locked};
 
 use super::end_of;
-use crate::{clock::Tick, page::Pages, timing::SYNC};
+use crate::{
+    clock::Tick,
+    page::{Pages, UNKNOWN},
+    timing::SYNC,
+};
 
 impl Pages {
     /// Waits until this process knows all invalidations from before the call.
@@ -24,7 +28,7 @@ impl Pages {
     /// Waits until this process knows the invalidation with this epoch. The next sync begins within
     /// a second, and the wait for the sync's end is bounded by the site's patience. A crowd of such
     /// requests causes one sync a second. Returns the argument; 0: this process knows no such
-    /// invalidation.
+    /// invalidation. With [`UNKNOWN`], waits for a sync that begins after the call.
     pub(crate) async fn caught_up_to(self: &Arc<Self>, epoch: i64) -> i64 {
         let arrived = self.now();
         let until = arrived + SYNC + self.store.patience();
@@ -58,9 +62,10 @@ impl Pages {
             // Without an answer, the author gets the version of all visitors.
             let _ = tokio::time::timeout(left, wait).await;
         }
-        match self.invalidations.latest() < epoch {
-            true => 0,
-            false => epoch,
+        match epoch {
+            UNKNOWN => UNKNOWN,
+            _ if self.invalidations.latest() < epoch => 0,
+            _ => epoch,
         }
     }
 

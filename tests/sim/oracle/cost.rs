@@ -187,8 +187,8 @@ impl Oracle<'_> {
     }
 
     pub(super) fn hears(&mut self, under: &Under, outcome: &CallResult, at: u64) {
-        if let Call::Invalidate(Invalidate { name }) = &*under.call
-            && let Some(purged) = name.strip_prefix("purged:")
+        if let Call::Invalidate(Invalidate { names }) = &*under.call
+            && let Some(purged) = names[0].strip_prefix("purged:")
         {
             // A purge empties the memory of its process, also of newer versions.
             let mut resources = self.ground.plan.resources.iter();

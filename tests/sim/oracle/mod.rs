@@ -71,6 +71,9 @@ type Verdict = Result<(), (usize, String)>;
 /// An invalidation in the store. Content from data before `data` is subject to it.
 struct Telling {
     name: String,
+    /// The id of its row in the outbox, if a transaction has written it.
+    row: Option<String>,
+    /// The greatest number, until it has an epoch.
     epoch: i64,
     applied: u64,
     data: Vec<u32>,
@@ -81,6 +84,8 @@ struct Process {
     cut: bool,
     /// The times at which the process learned of invalidations, by their index.
     learned: BTreeMap<usize, u64>,
+    /// The times at which it learned of the epochs of those that transactions have committed.
+    numbered: BTreeMap<usize, u64>,
     /// The start of the last sync with an answer.
     asked: Option<u64>,
     /// The time of the last refused sync, and the start of a sync without an answer.
@@ -327,6 +332,16 @@ impl Oracle<'_> {
                     return Ok(());
                 };
                 return self.got(*visit, &visitor, *key, *answer, at);
+            }
+            What::Committed { id, name, data } => {
+                self.tellings.push(Telling {
+                    name: name.clone(),
+                    row: Some(id.clone()),
+                    epoch: i64::MAX,
+                    applied: at,
+                    data: data.clone(),
+                });
+                self.count("purges committed by others");
             }
             What::Told { how, done, .. } => {
                 process.acted = Some(at);

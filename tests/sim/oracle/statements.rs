@@ -36,13 +36,22 @@ impl Oracle<'_> {
             // A revision is stored once.
             (Call::Invalidate(_), CallResult::Epoch(epoch, _))
                 if self.tellings.iter().any(|it| it.epoch == *epoch) => {}
-            (Call::Invalidate(Invalidate { name }), CallResult::Epoch(epoch, data)) => {
-                self.tellings.push(Telling {
+            (Call::Invalidate(Invalidate { names }), CallResult::Epoch(epoch, data)) => {
+                self.tellings.extend(names.iter().map(|name| Telling {
                     name: name.clone(),
+                    row: None,
                     epoch: *epoch,
                     applied: at,
                     data: data.clone(),
-                });
+                }));
+            }
+            (Call::Number(_), CallResult::Numbered(rows)) => {
+                for telling in &mut self.tellings {
+                    let row = telling.row.as_ref();
+                    if let Some((_, epoch)) = rows.iter().find(|(id, _)| Some(id) == row) {
+                        telling.epoch = *epoch;
+                    }
+                }
             }
             (Call::Publish(Publish { entry, .. }), CallResult::Written(false, _))
                 if entry.renews.is_none() =>
@@ -165,7 +174,11 @@ impl Oracle<'_> {
         let Some(mut under) = self.calls.remove(&call) else {
             return Ok(());
         };
+        let mut numbered = Vec::new();
         if let Some(outcome) = under.outcome.take() {
+            if let CallResult::Numbered(rows) = &outcome {
+                numbered.extend(rows.iter().map(|(id, _)| id.clone()));
+            }
             self.leases.answered(&under, &outcome, at)?;
             self.hears(&under, &outcome, at);
         }
@@ -173,14 +186,26 @@ impl Oracle<'_> {
         match *under.call {
             // A process reads the epoch of its revision from the list: another process may have been
             // the first.
-            Call::Invalidate(Invalidate { ref name }) if name.starts_with("revision:") => {}
+            Call::Invalidate(Invalidate { ref names }) if names[0].starts_with("revision:") => {}
             Call::Invalidate(_) => {
                 process.learned.entry(under.tellings).or_insert(at);
+            }
+            Call::Number(_) => {
+                for (index, telling) in self.tellings.iter().enumerate() {
+                    let row = telling.row.as_ref();
+                    if row.is_some_and(|row| numbered.contains(row)) {
+                        process.numbered.insert(index, at);
+                    }
+                }
             }
             Call::Invalidated(Invalidated { since, .. }) => {
                 for (index, telling) in self.tellings[..under.tellings].iter().enumerate() {
                     if telling.epoch > since {
                         process.learned.entry(index).or_insert(at);
+                        if telling.row.is_some() {
+                            // As long as the process asks for it, it does not know the epoch.
+                            process.numbered.insert(index, at);
+                        }
                     }
                 }
                 process.asked = process.asked.max(Some(under.at));

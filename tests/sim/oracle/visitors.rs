@@ -163,7 +163,10 @@ impl Oracle<'_> {
             process.is_some_and(|process| {
                 process.learned.iter().any(|(index, learned)| {
                     let telling = &self.tellings[*index];
-                    *learned >= since
+                    // The epoch of a purge by a transaction comes later, and purges what was generated in
+                    // between once more.
+                    let numbered = process.numbered.get(index).copied();
+                    numbered.unwrap_or(*learned) >= since
                         && telling.name.starts_with("purged:")
                         && telling.means(resource)
                 })

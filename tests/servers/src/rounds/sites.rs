@@ -116,7 +116,7 @@ pub(super) async fn invalidations(nodes: &[Arc<Node>], rounds: usize) -> Result<
             let (mut since, mut seen) = (known, HashMap::new());
             loop {
                 let all = writes.load(SeqCst) == rounds;
-                let sync = Invalidated::new(since, 100, Vec::new());
+                let sync = Invalidated::new("", since, 100, Vec::new());
                 let names = node.store.ask(sync).await?.names;
                 if names.is_empty() && all {
                     return Ok::<_, BoxError>(seen);
@@ -140,7 +140,7 @@ pub(super) async fn invalidations(nodes: &[Arc<Node>], rounds: usize) -> Result<
                 let name = format!("{name}{round}");
                 // A conflict of two nodes is an error, and the step may be repeated.
                 let epoch = loop {
-                    if let Ok(epoch) = node.store.ask(Invalidate::new(&name)).await {
+                    if let Ok(epoch) = node.store.ask(Invalidate::new(vec![name.clone()])).await {
                         break epoch;
                     }
                 };

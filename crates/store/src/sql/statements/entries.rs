@@ -124,11 +124,9 @@ pub(crate) const LATEST: Sides = Sides::same(
     ORDER BY e.read_at DESC LIMIT $1",
 );
 
-/// The beginning, up to the list of names.
-///
 /// names -> entry as for [`PROBE`], name
 pub(crate) const READ: &str = "SELECT e.fence, n.at - e.generated_at, e.generated_at, e.epoch, e.status, e.headers, e.{body}, e.metadata, e.name
-    FROM (SELECT {now} AS at{hex}) n JOIN {p}entry e ON e.name IN (";
+    FROM (SELECT {now} AS at{hex}) n JOIN {p}entry e ON e.name IN ({names})";
 
 /// -> the number of pages, the number of stale pages, the sum of all sizes, the time since the
 /// earliest `read_at`
@@ -138,11 +136,11 @@ pub(crate) const COUNT: Sides = Sides::same(
     FROM (SELECT {now} AS at) n JOIN {p}entry e ON e.read_at >= 0",
 );
 
-/// Notes that pages were read, if the last note is older than a time. The beginning, up to the list of names.
+/// Notes that pages were read, if the last note is older than a time.
 ///
 /// time, names
 pub(crate) const TOUCH: &str =
-    "UPDATE {p}entry SET read_at = {now} WHERE read_at < {now} - $1 AND name IN (";
+    "UPDATE {p}entry SET read_at = {now} WHERE read_at < {now} - $1 AND name IN ({names})";
 
 /// The hundred pages with the earliest `read_at`, without those that are being regenerated.
 ///
@@ -157,7 +155,7 @@ pub(crate) const UNREAD: Sides = Sides::same(
 /// names.
 ///
 /// the latest time of a read, names
-pub(crate) const EVICT: &str = "DELETE FROM {p}entry WHERE read_at <= $1 AND name IN (";
+pub(crate) const EVICT: &str = "DELETE FROM {p}entry WHERE read_at <= $1 AND name IN ({names})";
 
 /// name before -> the greatest name of the next hundred rows, their smallest epoch
 pub(crate) const NEXT: Sides = Sides::same(

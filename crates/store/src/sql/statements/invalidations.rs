@@ -3,12 +3,12 @@ use super::Sides;
 /// Invalidations queue for one row, so that a reader who sees an epoch sees all smaller epochs. A
 /// revision keeps its first epoch.
 ///
-/// name -> the new epoch
+/// names -> the new epoch
 pub(crate) const INVALIDATE: Sides = Sides {
     // There is one writer at a time, so the counter cannot change between the read and the write.
     sqlite: "INSERT INTO {p}invalidation AS i (name, epoch)
         SELECT n.name, max(coalesce((SELECT epoch + 1 FROM {p}invalidation WHERE name = '*'), 0), {now})
-        FROM (SELECT '*' AS name UNION ALL SELECT $1) n WHERE true
+        FROM (SELECT column1 AS name FROM (VALUES ('*'), {rows})) n WHERE true
         ON CONFLICT (name) DO UPDATE SET epoch = CASE WHEN i.name LIKE 'revision:%' THEN i.epoch ELSE excluded.epoch END
         RETURNING epoch",
     // The row with the counter is in the table `schema`, as CockroachDB and YugabyteDB refuse to
@@ -18,33 +18,34 @@ pub(crate) const INVALIDATE: Sides = Sides {
             ON CONFLICT (id) DO UPDATE SET version = greatest(s.version + 1, excluded.version)
             RETURNING s.version AS epoch
         )
-        INSERT INTO {p}invalidation AS i (name, epoch) SELECT $1, n.epoch FROM n
+        INSERT INTO {p}invalidation AS i (name, epoch) SELECT DISTINCT v.name, n.epoch FROM n, (VALUES {rows}) v (name)
         ON CONFLICT (name) DO UPDATE SET epoch = CASE WHEN i.name LIKE 'revision:%' THEN i.epoch ELSE excluded.epoch END
         RETURNING i.epoch{notify}",
     relative: None,
     // Row by row, in their order.
-    mysql: "INSERT INTO {p}invalidation (name, epoch) VALUES ('*', LAST_INSERT_ID({now})), ($1, LAST_INSERT_ID())
+    mysql: "INSERT INTO {p}invalidation (name, epoch) VALUES ('*', LAST_INSERT_ID({now})), {rows_with_epoch}
         ON DUPLICATE KEY UPDATE epoch = IF(name = '*', LAST_INSERT_ID(GREATEST(epoch + 1, VALUES(epoch))),
             IF(name LIKE 'revision:%', epoch, LAST_INSERT_ID()))",
 };
 
-/// known epoch, number -> name, epoch, -1
-pub(crate) const INVALIDATED: &str = "{waits}SELECT n.name, n.epoch, -1 FROM (
+/// known epoch, number -> name, epoch, -1, nothing
+pub(crate) const INVALIDATED: &str = "{waits}SELECT n.name, n.epoch, -1, '' FROM (
         SELECT name, epoch FROM {p}invalidation WHERE epoch > $1 AND name <> '*' ORDER BY epoch LIMIT $2
     ) n";
 
-/// The rest of [`INVALIDATED`] for awaited keys, up to the list of their names.
+/// The rest of [`INVALIDATED`] for awaited keys.
 ///
-/// -> name, fence of the entry or 0, time until the lease expires or 0
+/// names -> name, fence of the entry or 0, time until the lease expires or 0, nothing
 pub(crate) const AWAITED: &str = " UNION ALL
-    SELECT l.name, coalesce(e.fence, 0), CASE WHEN l.owner IS NULL OR l.expires_at < {now} THEN 0 ELSE l.expires_at - {now} END
-    FROM {p}lock l LEFT JOIN {p}entry e ON e.name = l.name WHERE l.kind = 'page' AND l.name IN (";
+    SELECT l.name, coalesce(e.fence, 0), CASE WHEN l.owner IS NULL OR l.expires_at < {now} THEN 0 ELSE l.expires_at - {now} END, ''
+    FROM {p}lock l LEFT JOIN {p}entry e ON e.name = l.name WHERE l.kind = 'page' AND l.name IN ({names})";
 
-/// The rest of [`INVALIDATED`] for invalidations that transactions have committed.
+/// The rest of [`INVALIDATED`] for invalidations that transactions have committed, after the id `$3`.
 ///
-/// -> id, 0, -2
-pub(crate) const COMMITTED: &str =
-    " UNION ALL SELECT o.id, 0, -2 FROM (SELECT id FROM {p}outbox LIMIT 100) o";
+/// -> name, 0, -2, id
+pub(crate) const COMMITTED: &str = " UNION ALL SELECT o.name, 0, -2, o.id FROM (
+        SELECT id, name FROM {p}outbox WHERE id > $3 ORDER BY id LIMIT $2
+    ) o";
 
 /// Writes an invalidation in the application's transaction. Two transactions never wait for each other,
 /// as ids are random.
@@ -52,29 +53,29 @@ pub(crate) const COMMITTED: &str =
 /// id, name
 pub(crate) const WRITE: &str = "INSERT INTO {p}outbox (id, name) VALUES ($1, $2)";
 
-/// Applies such an invalidation. On PostgreSQL one statement, elsewhere a transaction of
-/// [`TAKE`], [`INVALIDATE`] and [`REMOVE`].
+/// Numbers such invalidations and removes their rows, without those that somebody has locked: another
+/// process that does the same, or a program that waits. The other databases number what [`TAKE`]
+/// returns by [`INVALIDATE`], and then remove the rows by [`REMOVE`].
 ///
-/// id -> name, epoch
-pub(crate) const APPLY: &str = "WITH o AS (
-        DELETE FROM {p}outbox WHERE id IN (SELECT id FROM {p}outbox WHERE id = $1 FOR UPDATE) RETURNING name
+/// ids -> id, name, epoch
+pub(crate) const NUMBER: &str = "WITH o AS (
+        DELETE FROM {p}outbox WHERE id IN (SELECT id FROM {p}outbox WHERE id IN ({names}) FOR UPDATE SKIP LOCKED) RETURNING id, name
     ), n AS (
-        INSERT INTO {p}schema AS s (id, version) SELECT 2, {now} FROM o
+        INSERT INTO {p}schema AS s (id, version) SELECT 2, {now} WHERE EXISTS (SELECT 1 FROM o)
         ON CONFLICT (id) DO UPDATE SET version = greatest(s.version + 1, excluded.version)
         RETURNING s.version AS epoch
+    ), i AS (
+        INSERT INTO {p}invalidation AS i (name, epoch) SELECT DISTINCT o.name, n.epoch FROM o, n
+        ON CONFLICT (name) DO UPDATE SET epoch = CASE WHEN i.name LIKE 'revision:%' THEN i.epoch ELSE excluded.epoch END
+        RETURNING i.name, i.epoch{notify}
     )
-    INSERT INTO {p}invalidation AS i (name, epoch) SELECT o.name, n.epoch FROM o, n
-    ON CONFLICT (name) DO UPDATE SET epoch = excluded.epoch
-    RETURNING i.name, i.epoch{notify}";
+    SELECT o.id, i.name, i.epoch FROM o JOIN i ON i.name = o.name";
 
-/// id -> name
-pub(crate) const TAKE: Sides = Sides {
-    mysql: "{waits}SELECT name FROM {p}outbox WHERE id = $1 FOR UPDATE",
-    ..Sides::same("SELECT name FROM {p}outbox WHERE id = $1")
-};
+/// ids -> id, name
+pub(crate) const TAKE: &str = "{waits}SELECT id, name FROM {p}outbox WHERE id IN ({names})";
 
-/// id
-pub(crate) const REMOVE: Sides = Sides::same("DELETE FROM {p}outbox WHERE id = $1");
+/// ids
+pub(crate) const REMOVE: &str = "{at_once}DELETE FROM {p}outbox WHERE id IN ({names})";
 
 /// number -> the smallest epoch of as many latest names; 0 if there are fewer
 pub(crate) const FOLD_AT: Sides = Sides::same(

@@ -1,7 +1,10 @@
 //! The statements, each with its text on every database side by side.
 //!
-//! In the texts `{p}` is the table prefix, other words in braces differ by the database, and `$n` is the
-//! n-th argument of those that the comment lists before the arrow.
+//! In the texts `{p}` is the table prefix, `{names}` and its like are lists (see [`listed`]), other words
+//! in braces differ by the database, and `$n` is the n-th argument of those that the comment lists
+//! before the arrow.
+
+use std::ops::RangeInclusive;
 
 pub mod entries;
 pub mod invalidations;
@@ -55,6 +58,20 @@ impl Sides {
             Side::MySql | Side::MariaDb | Side::Galera => self.mysql,
         }
     }
+}
+
+/// Returns a text whose lists consist of these arguments: `{names}` of the arguments alone,
+/// `{rows}` of rows with one argument each, and `{rows_with_epoch}` of rows with an argument and, on
+/// MySQL, the epoch that the row before has got.
+pub(crate) fn listed(text: &str, arguments: RangeInclusive<usize>) -> String {
+    let list = |before: &str, after: &str| {
+        let items = arguments.clone();
+        let items: Vec<_> = items.map(|n| format!("{before}${n}{after}")).collect();
+        items.join(", ")
+    };
+    let text = text.replace("{names}", &list("", ""));
+    let text = text.replace("{rows}", &list("(", ")"));
+    text.replace("{rows_with_epoch}", &list("(", ", LAST_INSERT_ID())"))
 }
 
 impl Side {
@@ -183,7 +200,8 @@ mod tests {
                 &requests::PRUNE,
             ];
             for statement in statements {
-                let statement = words(&side.write(statement.of(side), "perennial_"));
+                let statement = listed(statement.of(side), 1..=1);
+                let statement = words(&side.write(&statement, "perennial_"));
                 assert!(
                     protocol.contains(&statement),
                     "{side:?}: docs/protocol lacks: {statement}"

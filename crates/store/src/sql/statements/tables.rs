@@ -146,7 +146,7 @@ pub(crate) const INVALIDATION: Sides = Sides::same(
 pub(crate) const OUTBOX: Sides = Sides::same(
     "CREATE TABLE IF NOT EXISTS {p}outbox (
         id {name} NOT NULL PRIMARY KEY,
-        name {name} NOT NULL
+        name {name} NOT NULL{short_texts}
     ){sorted}{engine}",
 );
 
@@ -190,6 +190,14 @@ pub(crate) fn word(word: &str) -> Option<Sides> {
         "engine" => mysql(" ENGINE = InnoDB", ""),
         "sorted" => Sides {
             sqlite: " WITHOUT ROWID",
+            ..Sides::same("")
+        },
+        // Any program may write the row, and a row that cannot be numbered would stay.
+        "short_texts" => Sides {
+            sqlite: ",
+        CHECK (typeof(id) = 'text' AND length(CAST(id AS BLOB)) <= 255 AND typeof(name) = 'text' AND length(CAST(name AS BLOB)) <= 255)",
+            postgres: ",
+        CHECK (octet_length(id) <= 255 AND octet_length(name) <= 255)",
             ..Sides::same("")
         },
         "index_of_epochs" => mysql(",\n        KEY {p}invalidation_epoch (epoch)", ""),

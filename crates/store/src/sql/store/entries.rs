@@ -1,9 +1,11 @@
 use bytes::Bytes;
 use http::{Response, StatusCode};
 
-use super::{Answer, LEAST, MOST_NAMES, SqlStore};
+use super::{Answer, LEAST, SqlStore};
 use crate::{
-    calls::{Evict, Latest, List, Probe, PruneEntries, Publish, Purge, Read, Remove, Touch},
+    calls::{
+        Evict, Latest, List, MOST_NAMES, Probe, PruneEntries, Publish, Purge, Read, Remove, Touch,
+    },
     clock::{FOREVER, duration, micros},
     error::BoxError,
     name::{LockKind, LockName, bounded},

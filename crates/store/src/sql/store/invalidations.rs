@@ -1,43 +1,58 @@
 use std::collections::HashMap;
 
-use super::{Answer, MOST_NAMES, SqlStore};
+use super::{Answer, SqlStore};
 use crate::{
-    calls::{Apply, FoldAt, Invalidate, Invalidated, InvalidatedForLong, PruneInvalidations},
+    calls::{
+        Discard, FoldAt, Invalidate, Invalidated, InvalidatedForLong, MOST_NAMES, Number,
+        PruneInvalidations,
+    },
     clock::{FOREVER, duration, micros},
+    error::BoxError,
     name::bounded,
-    rows::{Awaited, Synced},
+    rows::{Awaited, Numbered, OutboxRow, Synced},
     sql::{
-        run::{Arg, Cells, Driver, Statement, number},
-        statements::{Side, invalidations, tables},
+        run::{Arg, Cells, Driver, is_broken, number},
+        statements::{Side, invalidations},
     },
 };
 
+/// The number of rows after whose refusals, one after the other and before any success, the reason is not
+/// in the rows.
+const SAME_FAILURE: usize = 3;
+
 impl<DB: Driver> SqlStore<DB> {
     pub(crate) async fn invalidate(&self, call: &Invalidate) -> Answer<i64> {
-        let name = [Arg::Text(&call.name)];
-        let done = self.run(&invalidations::INVALIDATE, &name).await?;
+        self.invalidate_all(&call.names).await
+    }
+
+    async fn invalidate_all(&self, names: &[impl AsRef<str>]) -> Answer<i64> {
+        let invalidate = invalidations::INVALIDATE.of(self.side().await?);
+        let done = self.run_listed(invalidate, Vec::new(), names).await?;
         Ok(number(&done)?.ok_or("the database gave no epoch")?)
     }
 
     pub(crate) async fn invalidated(&self, call: &Invalidated) -> Answer<Synced> {
         let mut keys = call.awaited.chunks(MOST_NAMES);
         let first = keys.next().unwrap_or_default();
-        let mut synced = self.synced(call.since, call.most, first).await?;
+        let mut synced = self.synced(call, first).await?;
         for rest in keys {
-            let rest = self.synced(i64::MAX, 0, rest).await?;
+            let states_alone = Invalidated::new("", i64::MAX, 0, Vec::new());
+            let rest = self.synced(&states_alone, rest).await?;
             synced.awaited.extend(rest.awaited);
         }
         Ok(synced)
     }
 
-    async fn synced(&self, since: i64, most: usize, keys: &[String]) -> Answer<Synced> {
+    /// Carries out the call with these keys in the place of its own.
+    async fn synced(&self, call: &Invalidated, keys: &[String]) -> Answer<Synced> {
         let names: Vec<_> = keys.iter().map(|key| bounded(key)).collect();
         let mut text = invalidations::INVALIDATED.to_owned();
-        if most > 0 {
+        let most = i64::try_from(call.most).unwrap_or(i64::MAX);
+        let mut arguments = vec![Arg::Int(call.since), Arg::Int(most)];
+        if call.most > 0 {
             text.push_str(invalidations::COMMITTED);
+            arguments.push(Arg::Text(&call.after));
         }
-        let most = Arg::Int(i64::try_from(most).unwrap_or(i64::MAX));
-        let arguments = vec![Arg::Int(since), most];
         if !names.is_empty() {
             text.push_str(invalidations::AWAITED);
         }
@@ -48,7 +63,10 @@ impl<DB: Driver> SqlStore<DB> {
             let (name, number) = (row.name(0)?, row.number(1)?);
             match row.number(2)? {
                 -1 => synced.names.push((name, number)),
-                -2 => synced.committed.push(name),
+                -2 => {
+                    let id = row.name(3)?;
+                    synced.committed.push(OutboxRow { id, name });
+                }
                 remaining => {
                     let remaining = duration(remaining);
                     let fence = number;
@@ -57,42 +75,103 @@ impl<DB: Driver> SqlStore<DB> {
             }
         }
         synced.names.sort_unstable_by_key(|(_, epoch)| *epoch);
+        synced.committed.sort_unstable_by(|a, b| a.id.cmp(&b.id));
         let awaited = names.iter().map(|name| states.get(&**name).copied());
         synced.awaited = awaited.map(Option::unwrap_or_default).collect();
         Ok(synced)
     }
 
-    pub(crate) async fn apply(&self, call: &Apply) -> Answer<Option<(String, i64)>> {
-        let side = self.side().await?;
-        let statement = |text: &str| Statement::new(side, self.tables.prefix(), text);
-        let id = [Arg::Text(&call.id)];
-        if let Side::Postgres | Side::Relative = side {
-            let apply = statement(invalidations::APPLY);
-            let done = self.connections.run(&apply, &id).await?;
-            let row = done.rows.first();
-            return Ok(row
-                .map(|row| Ok::<_, sqlx::Error>((row.name(0)?, row.number(1)?)))
-                .transpose()?);
-        }
-        let mut borrowed = self.connections.acquire().await?;
-        let mut transaction = self
-            .connections
-            .begin(&mut borrowed, tables::BEGIN.of(side))
-            .await?;
-        let take = statement(invalidations::TAKE.of(side));
-        let taken = DB::run(&mut transaction, &take, &id).await?;
-        let Some(name) = taken.rows.first().map(|row| row.name(0)).transpose()? else {
-            // Dropped, the transaction is rolled back.
-            return Ok(None);
+    pub(crate) async fn number(&self, call: &Number) -> Answer<Numbered> {
+        let error = match self.number_all(&call.ids).await {
+            Ok(numbered) => return Ok(numbered),
+            // The connection or the server fails, not the rows.
+            Err(error) if !is_refusal::<DB>(&error) => return Err(error),
+            Err(error) => error,
         };
-        let invalidate = statement(invalidations::INVALIDATE.of(side));
-        let done = DB::run(&mut transaction, &invalidate, &[Arg::Text(&name)]).await?;
-        let epoch = number(&done)?.ok_or("the database gave no epoch")?;
-        let remove = statement(invalidations::REMOVE.of(side));
-        DB::run(&mut transaction, &remove, &id).await?;
-        transaction.commit().await?;
-        borrowed.give_back();
-        Ok(Some((name, epoch)))
+        // The rows one by one, so that only those that are refused stay behind.
+        let mut numbered = Numbered::default();
+        for id in &call.ids {
+            if numbered.rows.is_empty() && numbered.failed.len() >= SAME_FAILURE {
+                return Err(error);
+            }
+            match self.number_all(std::slice::from_ref(id)).await {
+                Ok(one) => {
+                    numbered.rows.extend(one.rows);
+                    numbered.left.extend(one.left);
+                }
+                Err(error) if is_refusal::<DB>(&error) => {
+                    let take =
+                        self.run_listed(invalidations::TAKE, Vec::new(), std::slice::from_ref(id));
+                    if let Some(row) = take.await?.rows.first() {
+                        let row = outbox_row::<DB>(row)?;
+                        numbered.failed.push((row, error.to_string()));
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(numbered)
+    }
+
+    async fn number_all(&self, ids: &[String]) -> Answer<Numbered> {
+        if let Side::Postgres | Side::Relative = self.side().await? {
+            let done = self
+                .run_listed(invalidations::NUMBER, Vec::new(), ids)
+                .await?;
+            let rows = done.rows.iter();
+            let rows = rows.map(|row| Ok((outbox_row::<DB>(row)?, row.number(2)?)));
+            return Ok(Numbered {
+                rows: rows.collect::<Answer<_>>()?,
+                ..Numbered::default()
+            });
+        }
+        let taken = self
+            .run_listed(invalidations::TAKE, Vec::new(), ids)
+            .await?;
+        let rows: Vec<_> = taken
+            .rows
+            .iter()
+            .map(outbox_row::<DB>)
+            .collect::<Answer<_>>()?;
+        if rows.is_empty() {
+            return Ok(Numbered::default());
+        }
+        let names: Vec<_> = rows.iter().map(|row| &row.name).collect();
+        let epoch = self.invalidate_all(&names).await?;
+        // A crash before this leaves rows that are numbered again.
+        let ids: Vec<_> = rows.iter().map(|row| row.id.clone()).collect();
+        Ok(Numbered {
+            left: self.remove_numbered(&ids).await.unwrap_or(ids),
+            rows: rows.into_iter().map(|row| (row, epoch)).collect(),
+            failed: Vec::new(),
+        })
+    }
+
+    pub(crate) async fn discard(&self, call: &Discard) -> Answer<Vec<String>> {
+        self.remove_numbered(&call.ids).await
+    }
+
+    /// Removes rows of the outbox. Returns the ids of those that somebody has locked.
+    async fn remove_numbered(&self, ids: &[String]) -> Answer<Vec<String>> {
+        let remove = invalidations::REMOVE;
+        match self.run_listed(remove, Vec::new(), ids).await {
+            Ok(_) => return Ok(Vec::new()),
+            Err(error) if !is_refusal::<DB>(&error) => return Err(error),
+            Err(_) if ids.len() < 2 => return Ok(ids.to_vec()),
+            Err(_) => {}
+        }
+        let mut left = Vec::new();
+        for id in ids {
+            match self
+                .run_listed(remove, Vec::new(), std::slice::from_ref(id))
+                .await
+            {
+                Ok(_) => {}
+                Err(error) if is_refusal::<DB>(&error) => left.push(id.clone()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(left)
     }
 
     pub(crate) async fn fold_at(&self, call: &FoldAt) -> Answer<i64> {
@@ -133,4 +212,17 @@ impl<DB: Driver> SqlStore<DB> {
         }
         Ok(last)
     }
+}
+
+fn outbox_row<DB: Driver>(row: &DB::Row) -> Answer<OutboxRow> {
+    Ok(OutboxRow {
+        id: row.name(0)?,
+        name: row.name(1)?,
+    })
+}
+
+/// Returns true if the database works and refuses the statement.
+fn is_refusal<DB: Driver>(error: &BoxError) -> bool {
+    let error = error.downcast_ref::<sqlx::Error>();
+    error.is_some_and(|error| error.as_database_error().is_some() && !is_broken::<DB>(error))
 }

@@ -14,7 +14,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::Mutex;
 
 use crate::{
-    calls::{Backend, Call, CallFuture, Reply},
+    calls::{Backend, Call, CallFuture, MOST_NAMES, Reply},
     error::{BoxError, Error, Unfit},
     name::{LockName, bounded},
     rows::LeaseRow,
@@ -23,7 +23,7 @@ use crate::{
         pool::Connections,
         run::{Arg, Cells, Done, Driver, Statement, has_code},
         schema,
-        statements::{Side, Sides, tables},
+        statements::{Side, Sides, listed, tables},
         tables::{Found, Tables},
     },
 };
@@ -34,9 +34,6 @@ pub type Answer<T> = Result<T, BoxError>;
 /// A text before all names, where pruning begins. Not an empty text, which some modes of MariaDB
 /// read as NULL.
 const LEAST: &str = "\u{1}";
-
-/// The largest number of names in a statement.
-const MOST_NAMES: usize = 500;
 
 /// The smaller numbers of names that a statement has room for.
 const ROOM: [usize; 3] = [1, 8, 64];
@@ -170,25 +167,25 @@ impl<DB: Driver> SqlStore<DB> {
         })
     }
 
-    /// Runs a statement that ends with a list of at most [`MOST_NAMES`] names, after its other
-    /// arguments; without names, the text has no list. A connection caches each prepared text, so
-    /// the list has one of a few lengths, and repeats its last name.
+    /// Runs a statement with a list of at most [`MOST_NAMES`] names in the place of its `{names}`,
+    /// after its other arguments. A connection caches each prepared text, so the list has one of a
+    /// few lengths, and repeats its last name.
     async fn run_listed<'a>(
         &self,
         text: &str,
         mut arguments: Vec<Arg<'a>>,
         names: &'a [impl AsRef<str>],
     ) -> Answer<Done<DB>> {
+        let side = self.side().await?;
         let mut text = text.to_owned();
         if let Some(last) = names.last() {
             let room = ROOM.into_iter().find(|room| *room >= names.len());
             let (room, before) = (room.unwrap_or(MOST_NAMES), arguments.len());
             let padded = names.iter().chain(std::iter::repeat(last)).take(room);
             arguments.extend(padded.map(|name| Arg::Text(name.as_ref())));
-            let places: Vec<_> = (1..=room).map(|n| format!("${}", before + n)).collect();
-            text = format!("{text}{})", places.join(", "));
+            text = listed(&text, before + 1..=before + room);
         }
-        let statement = Statement::new(self.side().await?, self.tables.prefix(), &text);
+        let statement = Statement::new(side, self.tables.prefix(), &text);
         Ok(self.connections.run(&statement, &arguments).await?)
     }
 
@@ -265,7 +262,8 @@ impl<DB: Driver> SqlStore<DB> {
                 Call::Remove(it) => Reply::Remove(self.remove(it).await?),
                 Call::Invalidate(it) => Reply::Invalidate(self.invalidate(it).await?),
                 Call::Invalidated(it) => Reply::Invalidated(self.invalidated(it).await?),
-                Call::Apply(it) => Reply::Apply(self.apply(it).await?),
+                Call::Number(it) => Reply::Number(self.number(it).await?),
+                Call::Discard(it) => Reply::Discard(self.discard(it).await?),
                 Call::FoldAt(it) => Reply::FoldAt(self.fold_at(it).await?),
                 Call::InvalidatedForLong(it) => {
                     Reply::InvalidatedForLong(self.invalidated_for_long(it).await?)

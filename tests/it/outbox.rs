@@ -1,0 +1,287 @@
+//! Invalidations that transactions have committed, and that cannot be numbered, or not soon.
+
+use std::time::Duration;
+
+use perennial_store::{Invalidated, Number};
+use tokio::time::Instant;
+
+use crate::{
+    databases::Db,
+    invalidation::{HEARD, Process, pair},
+    support::{Origin, patient, until},
+};
+
+on_each_database! {
+    committed_purge_of_many_tags_is_honoured_before_the_first_answer_after_a_sync
+    row_that_cannot_be_numbered_stops_no_other
+    rows_are_read_in_pages_in_the_order_of_their_ids
+    row_that_no_table_can_take_is_refused
+    backlog_delays_no_visitor_of_a_new_process
+}
+
+/// The outbox of a program in another language.
+async fn write(db: &Db, id: &str, name: &str) {
+    let row = format!("INSERT INTO perennial_outbox (id, name) VALUES ('{id}', '{name}')");
+    db.execute(&row).await;
+}
+
+/// Makes each invalidation of the tag `bad` fail.
+async fn refuse_a_name(db: &Db) {
+    if db.url().starts_with("sqlite") {
+        db.execute(
+            "CREATE TRIGGER refuse BEFORE INSERT ON perennial_invalidation WHEN NEW.name = 'tag:bad'
+                BEGIN SELECT RAISE(ABORT, 'no'); END",
+        )
+        .await;
+    } else {
+        db.execute(
+            "ALTER TABLE perennial_invalidation ADD CONSTRAINT refuse CHECK (name <> 'tag:bad')",
+        )
+        .await;
+    }
+}
+
+/// Purged pages are not served more than a sync interval after the commit (S9 in docs/invariants), in any
+/// process, however many names the transaction has.
+async fn committed_purge_of_many_tags_is_honoured_before_the_first_answer_after_a_sync(db: Db) {
+    let origin = Origin::default();
+    let [a, b] = pair(&db, &origin, &["/a"], |layer| layer.tag("list")).await;
+    let run = a.run("/a").await;
+    with_pool!(db, pool => {
+        let mut transaction = pool.begin().await.expect("begins");
+        let tags: Vec<_> = (0..3000).map(|n| format!("tag-{n}")).chain(["list".into()]).collect();
+        let pending = a.site.purge_in(&mut transaction, &tags).await;
+        transaction.commit().await.expect("is committed");
+        drop(pending.expect("is written"));
+    });
+    tokio::time::sleep(Duration::from_millis(1300)).await;
+    assert!(a.run("/a").await > run, "the purged page is not served");
+    assert!(b.run("/a").await > run, "the purged page is not served");
+    until("all are numbered", async || {
+        let _ = a.run("/a").await;
+        db.int("SELECT COUNT(*) FROM perennial_outbox").await == Some(0)
+    })
+    .await;
+}
+
+async fn row_that_cannot_be_numbered_stops_no_other(db: Db) {
+    let origin = Origin::default();
+    let layered = |layer: perennial::layer::RefreshLayer| layer.tag("bad").tag("good");
+    let [a, b] = pair(&db, &origin, &["/a"], layered).await;
+    refuse_a_name(&db).await;
+    let mut run = a.run("/a").await;
+    write(&db, "1", "purged_tag:good").await;
+    write(&db, "2", "tag:bad").await;
+    for id in 3..9 {
+        write(&db, &id.to_string(), &format!("tag:other-{id}")).await;
+    }
+    tokio::time::sleep(HEARD).await;
+    for process in [&a, &b] {
+        assert!(
+            process.run("/a").await > run,
+            "the purged page is not served"
+        );
+    }
+    until("only the bad one is left", async || {
+        let _ = (a.run("/a").await, b.run("/a").await);
+        db.int("SELECT COUNT(*) FROM perennial_outbox").await == Some(1)
+    })
+    .await;
+    // It is honoured once by each process that has seen it, and later ones are as well.
+    tokio::time::sleep(2 * HEARD).await;
+    let _ = (a.run("/a").await, b.run("/a").await);
+    tokio::time::sleep(HEARD).await;
+    run = a.run("/a").await;
+    tokio::time::sleep(2 * HEARD).await;
+    let _ = b.run("/a").await;
+    assert_eq!(
+        a.run("/a").await,
+        run,
+        "no page is regenerated again and again"
+    );
+    write(&db, "9", "purged_tag:good").await;
+    tokio::time::sleep(HEARD).await;
+    assert!(a.run("/a").await > run, "the purged page is not served");
+    let row = db.int("SELECT COUNT(*) FROM perennial_outbox WHERE id = '2'");
+    assert_eq!(row.await, Some(1));
+}
+
+async fn rows_are_read_in_pages_in_the_order_of_their_ids(db: Db) {
+    let _site = db.site().await;
+    let store = crate::store::open(&db).await;
+    let _ = store
+        .ask(Invalidated::new("", 0, 1, Vec::new()))
+        .await
+        .expect("answers");
+    for id in ["b", "c", "a", "e", "d"] {
+        write(&db, id, &format!("tag:{id}")).await;
+    }
+    let mut after = String::new();
+    let mut read = Vec::new();
+    loop {
+        let page = store.ask(Invalidated::new(&*after, 0, 2, Vec::new())).await;
+        let page = page.expect("answers");
+        let Some(last) = page.committed.last() else {
+            break;
+        };
+        assert!(page.committed.len() <= 2);
+        after.clone_from(&last.id);
+        read.extend(page.committed.into_iter().map(|row| (row.id, row.name)));
+    }
+    let expected = ["a", "b", "c", "d", "e"].map(|id| (id.to_owned(), format!("tag:{id}")));
+    assert_eq!(read, expected);
+    let ids = read
+        .into_iter()
+        .map(|(id, _)| id)
+        .chain(["unknown".to_owned()]);
+    let numbered = store
+        .ask(Number::new(ids.collect()))
+        .await
+        .expect("answers");
+    assert_eq!(numbered.rows.len(), 5);
+    let epoch = numbered.rows[0].1;
+    assert!(epoch > 0 && numbered.rows.iter().all(|(_, it)| *it == epoch));
+    let after = store
+        .ask(Invalidated::new("", epoch - 1, 100, Vec::new()))
+        .await;
+    let after = after.expect("answers");
+    assert_eq!((after.names.len(), after.committed.len()), (5, 0));
+}
+
+/// A name that no index can take would stay in the outbox for ever.
+async fn row_that_no_table_can_take_is_refused(db: Db) {
+    let _site = db.site().await;
+    with_pool!(db, pool => {
+        for (id, length) in [("long", 256), ("longer", 6404)] {
+            let row = format!(
+                "INSERT INTO perennial_outbox (id, name) VALUES ('{id}', 'tag:{}')",
+                "x".repeat(length - 4)
+            );
+            let written = sqlx::raw_sql(sqlx::AssertSqlSafe(row)).execute(&pool).await;
+            assert!(written.is_err(), "{length}");
+        }
+        let row = format!(
+            "INSERT INTO perennial_outbox (id, name) VALUES ('{}', 'tag:x')",
+            "i".repeat(256)
+        );
+        let written = sqlx::raw_sql(sqlx::AssertSqlSafe(row)).execute(&pool).await;
+        assert!(written.is_err(), "the id");
+    });
+    write(&db, "fits", &format!("tag:{}", "x".repeat(251))).await;
+}
+
+/// A deploy after an import: the numbering of the rows is no matter of visitors.
+async fn backlog_delays_no_visitor_of_a_new_process(db: Db) {
+    let origin = Origin::default();
+    let old = Process::new(&db, &origin, |layer| layer.tag("list")).await;
+    let run = old.run("/a").await;
+    old.site.shutdown().await;
+    refuse_a_name(&db).await;
+    for block in 0..20 {
+        let rows = (0..500).map(|row| format!("('{block}-{row}', 'tag:bad')"));
+        let rows: Vec<_> = rows.collect();
+        let rows = rows.join(", ");
+        db.execute(&format!(
+            "INSERT INTO perennial_outbox (id, name) VALUES {rows}"
+        ))
+        .await;
+    }
+    // None of the rows can be numbered, as if for as long as the visitor waits.
+    let new = Process::new(&db, &origin, |layer| layer.tag("list")).await;
+    let begun = Instant::now();
+    assert_eq!(new.run("/a").await, run);
+    tracing::info!("answered after {:?}", begun.elapsed());
+    let left = db.int("SELECT COUNT(*) FROM perennial_outbox").await;
+    assert_eq!(left, Some(10_000));
+}
+
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod servers {
+    use super::*;
+
+    on_each_server! {
+        row_that_somebody_has_locked_stops_no_other
+        locked_counter_stops_no_visitor_and_no_news
+    }
+
+    /// A client that is stuck with a row of the outbox.
+    async fn row_that_somebody_has_locked_stops_no_other(db: Db) {
+        let origin = Origin::default();
+        let layered = |layer: perennial::layer::RefreshLayer| layer.tag("stuck").tag("list");
+        let [a, b] = pair(&db, &origin, &["/a"], layered).await;
+        let run = a.run("/a").await;
+        write(&db, "0", "tag:stuck").await;
+        let stuck = db
+            .uncommitted("UPDATE perennial_outbox SET name = 'tag:stack' WHERE id = '0'")
+            .await;
+        write(&db, "1", "purged_tag:list").await;
+        tokio::time::sleep(HEARD).await;
+        for process in [&a, &b] {
+            assert!(
+                process.run("/a").await > run,
+                "the purged page is not served"
+            );
+        }
+        until("the other one is numbered", async || {
+            let _ = (a.run("/a").await, b.run("/a").await);
+            db.int("SELECT COUNT(*) FROM perennial_outbox WHERE id = '1'")
+                .await
+                == Some(0)
+        })
+        .await;
+        stuck.rollback().await.expect("is rolled back");
+        until("then this one, too", async || {
+            let _ = (a.run("/a").await, b.run("/a").await);
+            db.int("SELECT COUNT(*) FROM perennial_outbox").await == Some(0)
+        })
+        .await;
+    }
+
+    /// An application that invalidates by the documented statement, in a transaction that stays open.
+    async fn locked_counter_stops_no_visitor_and_no_news(db: Db) {
+        let origin = Origin::default();
+        let [a, b] = pair(&db, &origin, &["/a"], |layer| layer.tag("list")).await;
+        let run = a.run("/a").await;
+        a.site
+            .invalidate_tag("other")
+            .await
+            .expect("is invalidated");
+        let counter = match db.url().split(':').next() {
+            Some("mysql") => "UPDATE perennial_invalidation SET epoch = epoch + 1 WHERE name = '*'",
+            _ => "UPDATE perennial_schema SET version = version + 1 WHERE id = 2",
+        };
+        let open = db.uncommitted(counter).await;
+        // A first version that one process makes is heard of by the other one while that waits.
+        write(&db, "1", "purged_tag:other").await;
+        let mut visits = tokio::task::JoinSet::new();
+        let begun = Instant::now();
+        for address in [a.address, b.address] {
+            visits.spawn(async move { crate::support::get(address, "/new").await.run() });
+        }
+        let runs = visits.join_all().await;
+        assert_eq!(runs[0], runs[1]);
+        // The statement that cannot end has half a minute here.
+        assert!(
+            begun.elapsed() < Duration::from_secs(15),
+            "{:?}",
+            begun.elapsed()
+        );
+        write(&db, "2", "purged_tag:list").await;
+        tokio::time::sleep(HEARD).await;
+        for process in [&a, &b] {
+            assert!(
+                process.run("/a").await > run,
+                "the purged page is not served"
+            );
+        }
+        // A new process, too, honours the row and answers.
+        let new = Process::with(&db, patient(), &origin, |layer| layer.tag("list")).await;
+        assert!(new.run("/a").await > run, "the purged page is not served");
+        open.rollback().await.expect("is rolled back");
+        until("it is numbered", async || {
+            let _ = (a.run("/a").await, b.run("/a").await);
+            db.int("SELECT COUNT(*) FROM perennial_outbox").await == Some(0)
+        })
+        .await;
+    }
+}
