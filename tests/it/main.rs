@@ -17,6 +17,7 @@ mod api;
 mod bounds;
 mod cache_status;
 mod calendar;
+mod cancelled;
 mod capacity;
 mod claims;
 #[cfg(feature = "compression")]

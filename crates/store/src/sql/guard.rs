@@ -132,6 +132,16 @@ pub(super) fn in_transaction(side: Side, settings: &Settings) -> Option<Statemen
     }
 }
 
+/// Returns the statement that a connection begins with which the pool has not prepared.
+pub(super) fn beside(side: Side, settings: &Settings) -> Option<Statement> {
+    match side {
+        Side::MySql | Side::MariaDb | Side::Galera => {
+            Some(Statement::new(side, "", "").with_text(|_| mysql(settings)))
+        }
+        _ => None,
+    }
+}
+
 /// The server reads the message's second statement after it has done the first one, whose settings
 /// end with the message. Outside of a transaction, the transaction begins with the message.
 fn postgres(settings: &Settings, limit: Duration) -> String {
@@ -164,11 +174,12 @@ fn mariadb(settings: &Settings) -> String {
         Some(_) => ["tx_isolation", "tx_read_only"],
         None => ["transaction_isolation", "transaction_read_only"],
     };
+    // Two databases may have names that differ in the case of a letter alone.
     let database = database(settings).map_or("NULL".to_owned(), |name| {
-        format!("_utf8mb4 x'{}'", crate::name::hex(name.as_bytes()))
+        format!("'{}'", crate::name::hex(name.as_bytes()))
     });
     format!(
-        "time_zone = IF(@@in_transaction OR NOT @@autocommit OR @@{read_only} OR @@{isolation} = 'READ-UNCOMMITTED' OR NOT (DATABASE() <=> {database}), \
+        "time_zone = IF(@@in_transaction OR NOT @@autocommit OR @@{read_only} OR @@{isolation} = 'READ-UNCOMMITTED' OR NOT (HEX(DATABASE()) <=> {database}), \
          '{IN_TRANSACTION}', @@time_zone)"
     )
 }
@@ -179,6 +190,14 @@ fn mysql(settings: &Settings) -> String {
     let mut guard =
         "ROLLBACK; UNLOCK TABLES; SET autocommit = 1; SET SESSION TRANSACTION READ WRITE"
             .to_owned();
+    let isolation = ["transaction_isolation", "tx_isolation"];
+    let isolation = isolation.iter().find_map(|name| setting(settings, name));
+    if let Some(level) = isolation {
+        let level = level.replace('-', " ");
+        guard.push_str(&format!(
+            "; SET SESSION TRANSACTION ISOLATION LEVEL {level}"
+        ));
+    }
     if let Some(name) = database(settings) {
         guard.push_str(&format!("; USE `{}`", name.replace('`', "``")));
     }

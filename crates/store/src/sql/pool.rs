@@ -1,16 +1,21 @@
 //! Pools, and the one place that runs a statement on a connection of a pool.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use futures_util::future::BoxFuture;
 use sqlx::{ConnectOptions, Connection, Pool, Transaction, pool::PoolConnection};
 use tokio::{
     runtime::Handle,
-    sync::OnceCell,
+    sync::{OnceCell, OwnedSemaphorePermit, Semaphore},
     time::{Instant, timeout},
 };
 
 use crate::{
+    clock::FOREVER,
     error::Error,
     sql::{
         file::DatabaseFile,
@@ -30,24 +35,28 @@ const TRIES: [u32; 2] = [19, 8];
 ///
 /// A drop means that nobody waits for the answer any more. The server may still be working on it, so the
 /// connection counts as used until it has answered or its time is up: a caller who gives up early and
-/// tries again does not make the pool open one connection after the other.
+/// tries again does not make the pool open one connection after the other. A connection of
+/// [`Connections::acquire`] is closed instead, as it may be in a transaction or hold a lock; one to
+/// SQLite is rolled back, as its database may end with it.
 pub struct Borrowed<DB: Driver> {
     connection: Option<Source<DB>>,
     /// When the time limit of the call ends.
     until: Instant,
+    /// Each statement on the connection is a transaction of its own, and leaves nothing behind.
+    has_no_session: bool,
 }
 
 enum Source<DB: Driver> {
     Pool(PoolConnection<DB>),
-    /// A connection that belongs to no pool, for one statement.
-    Beside(DB::Connection),
+    /// A connection that belongs to no pool, for one statement, and what bounds the number of these.
+    Beside(DB::Connection, #[allow(dead_code)] OwnedSemaphorePermit),
 }
 
 impl<DB: Driver> Borrowed<DB> {
     pub fn connection(&mut self) -> &mut DB::Connection {
         match self.connection.as_mut().expect("is borrowed") {
             Source::Pool(connection) => connection,
-            Source::Beside(connection) => connection,
+            Source::Beside(connection, _) => connection,
         }
     }
 
@@ -69,7 +78,7 @@ impl<DB: Driver> Borrowed<DB> {
     pub fn detach(&mut self) -> DB::Connection {
         match self.connection.take().expect("is borrowed") {
             Source::Pool(connection) => connection.detach(),
-            Source::Beside(connection) => connection,
+            Source::Beside(connection, _) => connection,
         }
     }
 }
@@ -80,12 +89,26 @@ impl<DB: Driver> Drop for Borrowed<DB> {
             return;
         };
         let left = self.until.saturating_duration_since(Instant::now());
-        if left.is_zero() && DB::DIALECT.socket {
+        if !DB::DIALECT.socket {
+            roll_back(connection);
+        } else if left.is_zero() || !self.has_no_session {
             // The pool would wait for the rest of the answer, which may never come.
             drop(connection.detach());
         } else {
             give_back(connection, left);
         }
+    }
+}
+
+/// Gives a connection to SQLite back to its pool. A text of several statements that nobody waits for any
+/// more is not run to its end, so a transaction that it began may be open.
+fn roll_back<DB: Driver>(mut connection: PoolConnection<DB>) {
+    if let Ok(runtime) = Handle::try_current() {
+        runtime.spawn(async move {
+            let rollback = Statement::new(DB::DIALECT.side, "", "ROLLBACK");
+            // It fails if there is no transaction.
+            let _ = DB::run(&mut connection, &rollback, &[]).await;
+        });
     }
 }
 
@@ -110,6 +133,8 @@ pub struct Server {
     assumed: Option<Side>,
     /// The settings of the first connection that answered.
     settings: OnceCell<Settings>,
+    /// Bounds the connections beside the pool: as many as the pool has at most.
+    beside: OnceLock<Arc<Semaphore>>,
 }
 
 impl Server {
@@ -118,6 +143,7 @@ impl Server {
             is_shared,
             assumed,
             settings: OnceCell::new(),
+            beside: OnceLock::new(),
         }
     }
 
@@ -220,27 +246,52 @@ impl<DB: Driver> Connections<DB> {
         let connection = if self.is_urgent && is_elsewhere {
             match timeout(URGENT, self.pool.acquire()).await {
                 Ok(connection) => Source::Pool(connection?),
-                Err(_) => Source::Beside(options.connect().await?),
+                Err(_) => self.connect_beside(&options).await?,
             }
         } else {
             Source::Pool(self.pool.acquire().await?)
         };
         Ok(Borrowed {
             connection: Some(connection),
-            until: Instant::now() + self.limit,
+            until: Instant::now() + self.limit.min(FOREVER),
+            has_no_session: true,
         })
     }
 
-    /// Takes a connection that is in no transaction, and uses the site's tables.
+    /// Opens a connection beside the pool. The pool's `after_connect`, which may choose a database or
+    /// commit each statement, does not see it.
+    async fn connect_beside(
+        &self,
+        options: &<DB::Connection as Connection>::Options,
+    ) -> Result<Source<DB>, sqlx::Error> {
+        let permits = self.server.beside.get_or_init(|| {
+            let most = self.pool.options().get_max_connections();
+            Arc::new(Semaphore::new(most as usize))
+        });
+        let permit = Arc::clone(permits).acquire_owned().await;
+        let permit = permit.map_err(|_| sqlx::Error::PoolClosed)?;
+        let mut connection = options.connect().await?;
+        if let Some(settings) = self.server.settings.get()
+            && let Some(first) = guard::beside(self.server.side::<DB>(settings), settings)
+        {
+            DB::run(&mut connection, &first, &[]).await?;
+        }
+        Ok(Source::Beside(connection, permit))
+    }
+
+    /// Takes a connection that is in no transaction, and uses the site's tables. A drop closes it; see
+    /// [`Borrowed`].
     pub async fn acquire(&self) -> Result<Borrowed<DB>, sqlx::Error> {
         let guard = self.guard().await?;
-        let Some(alone) = guard.alone::<DB>() else {
-            return self.borrow().await;
-        };
+        let alone = guard.alone::<DB>();
         let mut tries = Backoff::new(STATEMENT_PAUSES).random().tries(TRIES[0]);
         loop {
             let mut borrowed = self.borrow().await?;
-            let done = run_on::<DB>(borrowed.connection(), &guard, &alone, &[]).await;
+            borrowed.has_no_session = false;
+            let Some(alone) = &alone else {
+                return Ok(borrowed);
+            };
+            let done = run_on::<DB>(borrowed.connection(), &guard, alone, &[]).await;
             let Err(error) = done else {
                 return Ok(borrowed);
             };
