@@ -8,16 +8,23 @@ use std::{io::ErrorKind, process::Command, time::Duration};
 
 use clap::Args;
 use humantime::parse_duration;
-use rustix::process::{
-    Pid, Signal, WaitOptions, WaitStatus, getpid, getppid, set_child_subreaper,
-    set_parent_process_death_signal, wait,
+use rustix::{
+    io::Errno,
+    process::{
+        Pid, Signal, WaitOptions, WaitStatus, getpid, getppid, set_child_subreaper,
+        set_parent_process_death_signal, wait,
+    },
 };
 use tokio::{
     signal::unix::{SignalKind, signal},
     time::{Instant, sleep},
 };
 
-use crate::{Failure, Result, processes::Processes};
+use crate::{
+    Failure, Result,
+    processes::{Processes, named, tell},
+    run::ignored_signals,
+};
 
 #[derive(Args)]
 pub(crate) struct KeepOptions {
@@ -27,6 +34,9 @@ pub(crate) struct KeepOptions {
     /// The time between TERM and KILL.
     #[arg(long, value_parser = parse_duration)]
     grace: Duration,
+    /// The same after the end of `perennial run`, which extends the lease no more.
+    #[arg(long, value_parser = parse_duration)]
+    orphaned_grace: Duration,
     /// The time for which processes that the command has left may run on.
     #[arg(long, value_parser = parse_duration)]
     linger: Duration,
@@ -42,8 +52,12 @@ impl KeepOptions {
         // What is sent to the command's terminal or group does not end this process, which ends last.
         // `perennial run` passes on what is sent to it.
         let mut others = Vec::new();
+        let ignored = ignored_signals();
         for kind in PASSED_ON {
-            others.push(signal(kind()).map_err(failed)?);
+            // The command ignores what `perennial run` was started to ignore.
+            if !ignored.contains(kind()) {
+                others.push(signal(kind()).map_err(failed)?);
+            }
         }
         let mut child_ended = signal(SignalKind::child()).map_err(failed)?;
         let mut parent_ended = signal(SignalKind::terminate()).map_err(failed)?;
@@ -68,7 +82,7 @@ impl KeepOptions {
         let processes = Processes { keeper: getpid() };
         let status = loop {
             if self.parent_has_ended() {
-                processes.end(self.grace).await;
+                processes.end(self.orphaned_grace).await;
                 return Ok(());
             }
             // Orphans that this process has adopted end here, too.
@@ -99,35 +113,42 @@ impl KeepOptions {
 
     /// Waits for the processes that the command has left, and ends those that stay.
     async fn wait_for_the_rest(&self, processes: &Processes) {
-        // A pipeline's other programs end a moment later than the last one.
-        if processes.have_ended(Duration::from_millis(200)).await {
-            return;
-        }
-        let named = |left: &[(Pid, String)]| {
-            let left = left
-                .iter()
-                .map(|(pid, name)| format!("{} ({name})", pid.as_raw_pid()));
-            crate::print::text(&left.collect::<Vec<_>>().join(", ")).to_string()
-        };
-        let left = processes.living();
-        eprintln!(
-            "perennial: the command has ended, and processes that it started have not: {}; they hold the lock, and are ended after {} \
-             (--linger, --leave-children)",
-            named(&left),
-            humantime::format_duration(self.linger),
-        );
         let since = Instant::now();
-        loop {
-            let left = processes.living();
-            if left.is_empty() {
-                return;
+        let mut is_told = false;
+        while !all_have_ended() {
+            // A pipeline's other programs end a moment later than the last one.
+            if !is_told && since.elapsed() >= Duration::from_millis(200) {
+                is_told = true;
+                tell(format_args!(
+                    "the command has ended, and processes that it started have not: {}; they hold the lock, and are ended after {} \
+                     (--linger, --leave-children)",
+                    named(&processes.living()),
+                    humantime::format_duration(self.linger),
+                ));
             }
-            if since.elapsed() >= self.linger || self.parent_has_ended() {
-                eprintln!("perennial: ending {}", named(&left));
-                processes.end(self.grace).await;
+            let is_orphaned = self.parent_has_ended();
+            if since.elapsed() >= self.linger || is_orphaned {
+                tell(format_args!("ending {}", named(&processes.living())));
+                let grace = match is_orphaned {
+                    true => self.orphaned_grace,
+                    false => self.grace,
+                };
+                processes.end(grace).await;
                 return;
             }
             sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+/// Returns true if this process, which adopts all that the command has started, has no children left. The
+/// list in `/proc` may hide other users' processes, and is not of one moment.
+fn all_have_ended() -> bool {
+    loop {
+        match wait(WaitOptions::NOHANG) {
+            Ok(Some(_)) => {}
+            Ok(None) => return false,
+            Err(error) => return error == Errno::CHILD,
         }
     }
 }

@@ -146,7 +146,9 @@ enum Command {
     ///
     /// The lock is held until the last process that the command has started has ended, and all of them are
     /// ended with the lock: on Linux wherever they are, elsewhere those in the command's process group.
-    /// HUP, INT, QUIT, TERM, USR1 and USR2 reach all of them.
+    /// HUP, INT, QUIT, TERM, USR1 and USR2 reach all of them, but for INT and QUIT while `perennial run` is in
+    /// the foreground of a terminal, which sends them itself. Signals that are ignored at the start (`nohup`)
+    /// stay ignored.
     ///
     /// If the machine dies, the lock is free after the lease. A command that must not overlap in any case
     /// checks PERENNIAL_FENCE where it writes.

@@ -4,7 +4,7 @@
 //! process escapes, whatever session or group it has made for itself. Elsewhere they are the members of a
 //! process group.
 
-use std::time::Duration;
+use std::{io::Write, time::Duration};
 
 use rustix::process::{Pid, Signal};
 #[cfg(target_os = "linux")]
@@ -13,6 +13,9 @@ use tokio::time::{Instant, sleep};
 
 /// The time between two looks at the processes that are left.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// The time after which a process that KILL has not ended will not end.
+const KILLED: Duration = Duration::from_secs(5);
 
 /// The processes of a command.
 pub(crate) struct Processes {
@@ -25,15 +28,7 @@ impl Processes {
     /// Returns the processes of the command, each as its number and its name.
     #[cfg(target_os = "linux")]
     pub(crate) fn living(&self) -> Vec<(Pid, String)> {
-        let Ok(folder) = std::fs::read_dir("/proc") else {
-            return Vec::new();
-        };
-        let stats = folder.filter_map(|entry| {
-            let number: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
-            let stat = std::fs::read_to_string(format!("/proc/{number}/stat")).ok()?;
-            parse(&stat)
-        });
-        let stats: Vec<_> = stats.collect();
+        let stats = stats();
         let mut found = vec![getpid()];
         let mut next = 0;
         while let Some(parent) = found.get(next).copied() {
@@ -54,33 +49,57 @@ impl Processes {
 
     #[cfg(not(target_os = "linux"))]
     pub(crate) fn living(&self) -> Vec<(Pid, String)> {
-        let lives = rustix::process::test_kill_process_group(self.keeper).is_ok();
+        let lives = rustix::process::test_kill_process_group(self.keeper)
+            .or_else(|_| rustix::process::test_kill_process(self.keeper));
         lives
+            .is_ok()
             .then(|| (self.keeper, "process group".to_owned()))
             .into_iter()
             .collect()
     }
 
-    /// Sends a signal to each of the processes.
-    pub(crate) fn signal(&self, signal: Signal) {
+    /// Sends a signal to each of the processes. Returns true if there is one.
+    pub(crate) fn signal(&self, signal: Signal) -> bool {
+        let living = self.living();
         // A process may have ended meanwhile.
         #[cfg(target_os = "linux")]
-        for (pid, _) in self.living() {
-            let _ = kill_process(pid, signal);
+        for (pid, _) in &living {
+            let _ = kill_process(*pid, signal);
         }
+        // In the group of a terminal's job, the command has no group of its own.
         #[cfg(not(target_os = "linux"))]
-        let _ = rustix::process::kill_process_group(self.keeper, signal);
+        if rustix::process::kill_process_group(self.keeper, signal).is_err() {
+            let _ = rustix::process::kill_process(self.keeper, signal);
+        }
+        !living.is_empty()
     }
 
-    /// Ends the processes: by TERM, and by KILL those that are left after the time `grace`.
+    /// Ends the processes: by TERM, and by KILL those that are left after the time `grace`. Says which
+    /// ones cannot be ended, as they have become another user's.
     pub(crate) async fn end(&self, grace: Duration) {
         self.signal(Signal::TERM);
-        if !self.have_ended(grace).await {
-            // A process that starts others meanwhile is met again.
-            while !self.living().is_empty() {
-                self.signal(Signal::KILL);
-                sleep(LOOK).await;
+        if self.have_ended(grace).await {
+            return;
+        }
+        let since = Instant::now();
+        // A process that starts others meanwhile is met again.
+        while self.signal(Signal::KILL) {
+            if since.elapsed() >= KILLED {
+                tell(format_args!("cannot end {}", named(&self.living())));
+                return;
             }
+            sleep(LOOK).await;
+        }
+    }
+
+    /// Takes the statuses of processes that this program has adopted and that have ended.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn reap(&self) {
+        let ended = stats()
+            .into_iter()
+            .filter(|stat| !stat.lives && stat.parent == getpid() && stat.pid != self.keeper);
+        for stat in ended {
+            let _ = rustix::process::waitpid(Some(stat.pid), rustix::process::WaitOptions::NOHANG);
         }
     }
 
@@ -95,6 +114,30 @@ impl Processes {
         }
         true
     }
+}
+
+/// Returns the numbers and names of processes.
+pub(crate) fn named(processes: &[(Pid, String)]) -> String {
+    let processes = processes.iter();
+    let processes = processes.map(|(pid, name)| format!("{} ({name})", pid.as_raw_pid()));
+    crate::print::text(&processes.collect::<Vec<_>>().join(", ")).to_string()
+}
+
+/// Writes a line to the standard error, which nobody may read any more.
+pub(crate) fn tell(line: std::fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "perennial: {line}");
+}
+
+/// Returns all processes that this program may see.
+#[cfg(target_os = "linux")]
+fn stats() -> Vec<Stat> {
+    let folder = std::fs::read_dir("/proc").into_iter().flatten();
+    let stats = folder.filter_map(|entry| {
+        let number: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+        let stat = std::fs::read_to_string(format!("/proc/{number}/stat")).ok()?;
+        parse(&stat)
+    });
+    stats.collect()
 }
 
 /// A line of `/proc/PID/stat`.

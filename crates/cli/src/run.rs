@@ -16,6 +16,9 @@ use crate::{Failure, Result, open::Source, print};
 
 /// The exit status if the lock is taken, as EX_TEMPFAIL of sysexits.
 const BUSY: u8 = 75;
+/// The time after which a signal is sent again to a command that has not started yet.
+#[cfg(unix)]
+const STARTING: Duration = Duration::from_millis(10);
 /// The exit status if the lease was lost.
 const LOST: u8 = 74;
 
@@ -113,11 +116,16 @@ impl RunOptions {
         };
         match ended {
             Some(status) => {
+                let status = status?;
                 // The keeper has waited for them, unless it was killed.
-                if !self.leave_children {
+                if !self.leave_children || is_killed_keeper(status) {
                     started.end(self.grace).await;
                 }
-                let left = self.hold.saturating_sub(since.elapsed());
+                let status = code(status);
+                // After a command that could not be run, another machine may try at once.
+                let is_run = !matches!(status, 126 | 127);
+                let hold = if is_run { self.hold } else { Duration::ZERO };
+                let left = hold.saturating_sub(since.elapsed());
                 // The command has ended, and its status counts. An unreleased lock is free after its
                 // lease.
                 if let Err(error) = lease.release_after(left).await {
@@ -126,7 +134,7 @@ impl RunOptions {
                         print::text(&error.to_string())
                     );
                 }
-                match code(status?) {
+                match status {
                     0 => Ok(()),
                     code => Err(Failure::Status(code, None)),
                 }
@@ -138,6 +146,8 @@ impl RunOptions {
                     .is_err()
                 {
                     let _ = child.kill().await;
+                    // The keeper may have started the command since.
+                    started.end(self.grace).await;
                 }
                 let why = format!(
                     "the lock {:?} was lost, and the command was ended",
@@ -158,7 +168,17 @@ impl RunOptions {
             false => std::env::split_paths(&folders).any(|folder| folder.join(program).is_file()),
         };
         let why = format!("cannot run {:?}: there is no such program", self.command[0]);
-        (!found && cfg!(unix)).then_some(Failure::Status(127, Some(why)))
+        if !found && cfg!(unix) {
+            return Some(Failure::Status(127, Some(why)));
+        }
+        #[cfg(unix)]
+        if self.command[0].contains('/')
+            && let Err(error) = rustix::fs::access(program, rustix::fs::Access::EXEC_OK)
+        {
+            let why = format!("cannot run {:?}: {error}", self.command[0]);
+            return Some(Failure::Status(126, Some(why)));
+        }
+        None
     }
 
     /// Returns the command, with the process that keeps it around it.
@@ -170,6 +190,8 @@ impl RunOptions {
         command
             .args(["keep", "--parent", &std::process::id().to_string()])
             .args(["--grace", &time(self.grace), "--linger", &time(self.linger)])
+            // The lease has two thirds of its length left when it is not extended any more.
+            .args(["--orphaned-grace", &time(self.grace.min(self.lease / 2))])
             .args(self.leave_children.then_some("--leave-children"))
             .arg("--")
             .args(&self.command);
@@ -225,17 +247,66 @@ impl Started {
         let _ = grace;
     }
 
+    /// Sends a signal to the processes. Returns true if there is one.
     #[cfg(unix)]
-    fn signal(&self, signal: Signal) {
+    fn signal(&self, signal: Signal) -> bool {
+        let processes = self.0.as_ref();
+        processes.is_none_or(|processes| processes.signal(signal))
+    }
+
+    /// Takes the statuses of the processes that a killed keeper has left to this program.
+    #[cfg(target_os = "linux")]
+    fn reap(&self) {
         if let Some(processes) = &self.0 {
-            processes.signal(signal);
+            processes.reap();
         }
     }
 }
 
-/// The signals that would end this program in place of the command.
+/// The signals that would end this program in place of the command, and the end of a child.
 #[cfg(unix)]
-struct Signals([tokio::signal::unix::Signal; 6]);
+struct Signals {
+    passed_on: [Heard; 6],
+    #[cfg(target_os = "linux")]
+    child: Heard,
+}
+
+/// A signal that this program listens for. `None`: it is ignored, as whoever started this program wanted it.
+#[cfg(unix)]
+struct Heard(Option<tokio::signal::unix::Signal>);
+
+#[cfg(unix)]
+impl Heard {
+    async fn recv(&mut self) {
+        match &mut self.0 {
+            Some(signal) => drop(signal.recv().await),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// A set of signals.
+#[cfg(unix)]
+pub(crate) struct SignalSet(u64);
+
+#[cfg(unix)]
+impl SignalSet {
+    pub(crate) fn contains(&self, kind: tokio::signal::unix::SignalKind) -> bool {
+        let bit = u32::try_from(kind.as_raw_value() - 1).ok();
+        bit.and_then(|bit| self.0.checked_shr(bit))
+            .is_some_and(|set| set & 1 == 1)
+    }
+}
+
+/// Returns the signals that this program was started to ignore, as by `nohup`; where the system does not
+/// tell, none.
+#[cfg(unix)]
+pub(crate) fn ignored_signals() -> SignalSet {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let set = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let set = set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    SignalSet(set.unwrap_or(0))
+}
 
 #[cfg(not(unix))]
 struct Signals;
@@ -246,15 +317,26 @@ impl Signals {
         #[cfg(unix)]
         {
             use tokio::signal::unix::{SignalKind, signal};
-            let heard = |kind| signal(kind).map_err(|error| Failure::Failed(error.to_string()));
-            Ok(Self([
-                heard(SignalKind::terminate())?,
-                heard(SignalKind::hangup())?,
-                heard(SignalKind::user_defined1())?,
-                heard(SignalKind::user_defined2())?,
-                heard(SignalKind::interrupt())?,
-                heard(SignalKind::quit())?,
-            ]))
+            let ignored = ignored_signals();
+            let heard = |kind: SignalKind| -> Result<Heard> {
+                if ignored.contains(kind) {
+                    return Ok(Heard(None));
+                }
+                let heard = signal(kind).map_err(|error| Failure::Failed(error.to_string()));
+                Ok(Heard(Some(heard?)))
+            };
+            Ok(Self {
+                passed_on: [
+                    heard(SignalKind::terminate())?,
+                    heard(SignalKind::hangup())?,
+                    heard(SignalKind::user_defined1())?,
+                    heard(SignalKind::user_defined2())?,
+                    heard(SignalKind::interrupt())?,
+                    heard(SignalKind::quit())?,
+                ],
+                #[cfg(target_os = "linux")]
+                child: heard(SignalKind::child())?,
+            })
         }
         #[cfg(not(unix))]
         Ok(Self)
@@ -264,21 +346,38 @@ impl Signals {
     async fn wait_for(&mut self, child: &mut Child, started: &Started) -> Result<ExitStatus> {
         let failed = |error: std::io::Error| Failure::Failed(error.to_string());
         #[cfg(unix)]
-        loop {
-            let [term, hup, usr1, usr2, int, quit] = &mut self.0;
-            let (passed, by_terminal) = tokio::select! {
-                biased;
-                ended = child.wait() => return ended.map_err(failed),
-                _ = term.recv() => (Signal::TERM, false),
-                _ = hup.recv() => (Signal::HUP, false),
-                _ = usr1.recv() => (Signal::USR1, false),
-                _ = usr2.recv() => (Signal::USR2, false),
-                _ = int.recv() => (Signal::INT, true),
-                _ = quit.recv() => (Signal::QUIT, true),
-            };
-            // A terminal sends these to the command itself.
-            if !(by_terminal && is_in_foreground()) {
-                started.signal(passed);
+        {
+            // Signals for a command that its keeper has not started yet.
+            let mut early = Vec::new();
+            loop {
+                #[cfg(target_os = "linux")]
+                let orphan_ended = self.child.recv();
+                #[cfg(not(target_os = "linux"))]
+                let orphan_ended = std::future::pending();
+                let [term, hup, usr1, usr2, int, quit] = &mut self.passed_on;
+                let (passed, by_terminal) = tokio::select! {
+                    biased;
+                    ended = child.wait() => return ended.map_err(failed),
+                    () = orphan_ended => {
+                        #[cfg(target_os = "linux")]
+                        started.reap();
+                        continue;
+                    }
+                    () = term.recv() => (Signal::TERM, false),
+                    () = hup.recv() => (Signal::HUP, false),
+                    () = usr1.recv() => (Signal::USR1, false),
+                    () = usr2.recv() => (Signal::USR2, false),
+                    () = int.recv() => (Signal::INT, true),
+                    () = quit.recv() => (Signal::QUIT, true),
+                    () = tokio::time::sleep(STARTING), if !early.is_empty() => {
+                        early.retain(|signal| !started.signal(*signal));
+                        continue;
+                    }
+                };
+                // A terminal sends these to the command itself.
+                if !(by_terminal && is_in_foreground()) && !started.signal(passed) {
+                    early.push(passed);
+                }
             }
         }
         #[cfg(not(unix))]
@@ -297,6 +396,17 @@ fn is_in_foreground() -> bool {
         .ok()
         .and_then(|it| rustix::termios::tcgetpgrp(it).ok());
     group == Some(rustix::process::getpgrp())
+}
+
+/// Returns true for the status of a keeper that was killed: it ends with the command's status as a number.
+fn is_killed_keeper(status: ExitStatus) -> bool {
+    #[cfg(target_os = "linux")]
+    return std::os::unix::process::ExitStatusExt::signal(&status).is_some();
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = status;
+        false
+    }
 }
 
 /// Returns the status as a shell does: 128 and the number of the signal.

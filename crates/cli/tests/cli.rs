@@ -490,12 +490,134 @@ async fn whatever_a_command_has_started_ends_with_its_lock() {
     }
 }
 
+/// The children of a process that have not been waited for, each with its state.
+#[cfg(target_os = "linux")]
+fn children(parent: u32) -> Vec<(String, char)> {
+    let path = format!("/proc/{parent}/task/{parent}/children");
+    let children = std::fs::read_to_string(path).unwrap_or_default();
+    let children = children.split_whitespace().filter_map(|pid| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let (_, rest) = stat.rsplit_once(") ")?;
+        Some((pid.to_owned(), rest.chars().next()?))
+    });
+    children.collect()
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn signals_and_ends_at_awkward_moments_leave_no_command_behind() {
+    let db = Db::all().pop().expect("SQLite is there");
+    let site = db.site().await;
+    let free = async || {
+        let taken = site.locks().try_lock("job").await.expect("answers");
+        match taken {
+            Some(lease) => lease.release().await.is_ok(),
+            None => false,
+        }
+    };
+
+    // TERM while the keeper is starting, and has not started the command yet.
+    for pause in 0..12 {
+        let time = format!("1001.{}{pause:02}", std::process::id());
+        let mut run = db
+            .command(&["run", "job", "--hold=0s", "--", "sleep", &time])
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("starts");
+        while children(run.id()).is_empty() {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(Duration::from_micros(pause * 500));
+        kill("-TERM", &run.id().to_string());
+        assert_eq!(run.wait().expect("ends").code(), Some(128 + 15), "{pause}");
+        assert_eq!(sleepers(&time).len(), 0, "{pause}");
+    }
+
+    // A lease that ends before the time that a command has to end by TERM.
+    let time = format!("1002.{}", std::process::id());
+    let script = format!("trap '' TERM; sleep {time}; sleep {time}");
+    let mut run = db
+        .command(&["run", "job", "--hold=0s", "--lease=2s", "--grace=60s"])
+        .args(["--", "sh", "-c", &script])
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("starts");
+    until("it sleeps", async || sleepers(&time).len() == 1).await;
+    kill("-KILL", &run.id().to_string());
+    run.wait().expect("ends");
+    until("the lock is free", free).await;
+    assert_eq!(sleepers(&time).len(), 0, "two would hold the lock");
+
+    // The keeper is killed where what the command leaves is not waited for.
+    let time = format!("1003.{}", std::process::id());
+    let mut run = db
+        .command(&["run", "job", "--hold=0s", "--leave-children", "--", "sleep"])
+        .arg(&time)
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("starts");
+    until("it sleeps", async || sleepers(&time).len() == 1).await;
+    kill("-KILL", &children(run.id())[0].0);
+    assert_eq!(run.wait().expect("ends").code(), Some(128 + 9));
+    assert_eq!(sleepers(&time).len(), 0, "the lock is free");
+
+    // Orphans that come to `perennial run` do not stay as zombies.
+    let time = format!("1004.{}", std::process::id());
+    let script = format!("for n in 1 2 3 4; do (sleep 0.1 &); done; sleep {time}");
+    let mut run = db
+        .command(&["run", "job", "--hold=0s", "--leave-children", "--", "sh"])
+        .args(["-c", &script])
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("starts");
+    until("it sleeps", async || sleepers(&time).len() == 1).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    until("they are waited for", async || {
+        children(run.id()).iter().all(|(_, state)| *state != 'Z')
+    })
+    .await;
+    kill("-TERM", &run.id().to_string());
+    run.wait().expect("ends");
+
+    // A command that ignores HUP because whoever started `perennial run` did.
+    let time = format!("1005.{}", std::process::id());
+    let started = db.command(&["run", "job", "--hold=0s", "--", "sleep", &time]);
+    let mut run = Command::new("nohup")
+        .arg(started.get_program())
+        .args(started.get_args())
+        .env("DATABASE_URL", &db.url)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("starts");
+    until("it sleeps", async || sleepers(&time).len() == 1).await;
+    kill("-HUP", &run.id().to_string());
+    kill("-HUP", &sleepers(&time)[0]);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(sleepers(&time).len(), 1);
+    kill("-TERM", &run.id().to_string());
+    run.wait().expect("ends");
+    assert_eq!(sleepers(&time).len(), 0);
+
+    // A file that is no program takes no lock from a machine where it is one.
+    let folder = TempDir::new().expect("a folder");
+    let file = folder.path().join("job.sh");
+    std::fs::write(&file, "#!/bin/sh").expect("is written");
+    let file = file.to_str().expect("is text");
+    let (text, status) = db.run(&["run", "job", "--", file]);
+    assert!(status == 126 && text.contains("cannot run"), "{text}");
+    let (_, status) = db.run(&["run", "job", "--", "sh", "-c", "exit 127"]);
+    assert_eq!(status, 127);
+    assert!(free().await, "another machine may try at once");
+}
+
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_command_leaves_is_named_and_ended_or_left() {
     let db = Db::all().pop().expect("SQLite is there");
     let site = db.site().await;
-    let time = format!("1000.{}", std::process::id());
+    let time = format!("1006.{}", std::process::id());
     let leave = format!("sleep {time} >/dev/null 2>&1 & exit 3");
     let run = |options: &[&str]| {
         let all = [

@@ -20,6 +20,9 @@ pub(super) struct DatabaseFile {
     opened: Option<(u64, u64)>,
     /// The time of the latest look.
     looked: Mutex<Instant>,
+    /// The write-ahead log at the latest look at this process's descriptors.
+    #[cfg(target_os = "linux")]
+    log: Mutex<Option<(u64, u64)>>,
     lost: OnceLock<String>,
 }
 
@@ -32,6 +35,8 @@ impl DatabaseFile {
             opened: identity(&path).ok(),
             path,
             looked: Mutex::new(Instant::now()),
+            #[cfg(target_os = "linux")]
+            log: Mutex::new(None),
             lost: OnceLock::new(),
         }
     }
@@ -70,7 +75,13 @@ impl DatabaseFile {
         // The log may be new whenever no connection is open. One that is open and deleted is not.
         #[cfg(target_os = "linux")]
         {
-            let log = format!("{}-wal (deleted)", self.path.display());
+            let log = format!("{}-wal", self.path.display());
+            let found = identity(Path::new(&log)).ok();
+            if std::mem::replace(&mut *locked(&self.log), found) == found && found.is_some() {
+                // The look costs as much as the process has descriptors.
+                return None;
+            }
+            let log = format!("{log} (deleted)");
             let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten();
             let mut open = open
                 .flatten()
