@@ -178,8 +178,10 @@ class Kept(threading.Thread):
 def in_transaction(connection):
     if hasattr(connection, "in_transaction"):
         return connection.in_transaction
-    if hasattr(connection, "info"):
-        return connection.info.transaction_status != 0
+    # MySQLdb has a method of this name.
+    status = getattr(getattr(connection, "info", None), "transaction_status", None)
+    if status is not None:
+        return status != 0
     # SERVER_STATUS_IN_TRANS of PyMySQL; MySQLdb does not tell.
     return bool(getattr(connection, "server_status", 0) & 1)
 

@@ -129,7 +129,7 @@ impl<'a> Patient<'a> {
 
     async fn rights(&mut self) -> Checked {
         self.site()?;
-        let mut lacking = Vec::new();
+        let (mut lacking, mut failed) = (Vec::new(), Vec::new());
         for (table, column) in TABLES {
             let name = self.source.table(table);
             // No row satisfies the condition, and the server checks the rights nevertheless.
@@ -150,18 +150,38 @@ impl<'a> Patient<'a> {
                     format!("DELETE FROM {name} WHERE {column} IS NULL AND 1 = 0"),
                 ),
             ] {
+                // No statement removes the version of the tables.
+                if (table, right) == ("schema", "DELETE") {
+                    continue;
+                }
                 let tried = sqlx::query(AssertSqlSafe(statement));
-                if let Err(error) = tried.execute(&mut self.connection).await {
-                    lacking.push(format!("{right} on {name} ({error})"));
+                let Err(error) = tried.execute(&mut self.connection).await else {
+                    continue;
+                };
+                let code = error.as_database_error().and_then(|error| error.code());
+                // insufficient_privilege; the SQLSTATE of ER_DBACCESS_DENIED_ERROR and
+                // ER_TABLEACCESS_DENIED_ERROR
+                match code.as_deref() {
+                    Some("42501" | "42000") => lacking.push(format!("{right} on {name} ({error})")),
+                    _ => failed.push(format!("{right} on {name}: {error}")),
                 }
             }
         }
-        if !lacking.is_empty() {
-            let lacking = lacking.join("; ");
+        if !failed.is_empty() {
+            let failed = failed.join("; ");
             return found(
                 Verdict::Failure,
                 format!(
-                    "this role may not {lacking}: it needs SELECT, INSERT, UPDATE and DELETE on each table"
+                    "the rights cannot be tried, as statements fail for another reason: {failed}"
+                ),
+            );
+        }
+        if !lacking.is_empty() {
+            let (lacking, schema) = (lacking.join("; "), self.source.table("schema"));
+            return found(
+                Verdict::Failure,
+                format!(
+                    "this role may not {lacking}: it needs SELECT, INSERT and UPDATE on each table, and DELETE on each but {schema}"
                 ),
             );
         }

@@ -44,12 +44,41 @@ pub(super) async fn prepare<DB: Driver>(
         return Ok(());
     }
 
+    make(connections, side, prefix, steps, Tables::AsVersioned).await
+}
+
+/// Makes the tables that are missing, whatever version stands beside them.
+pub(super) async fn remake<DB: Driver>(
+    connections: &Connections<DB>,
+    side: Side,
+    prefix: &str,
+    steps: &'static [&'static [Sides]],
+) -> Result<(), Error> {
+    make(connections, side, prefix, steps, Tables::Missing).await
+}
+
+/// What is known of the tables that are there.
+#[derive(Clone, Copy, PartialEq)]
+enum Tables {
+    /// They are those of their version.
+    AsVersioned,
+    /// Some are missing.
+    Missing,
+}
+
+async fn make<DB: Driver>(
+    connections: &Connections<DB>,
+    side: Side,
+    prefix: &str,
+    steps: &'static [&'static [Sides]],
+    there: Tables,
+) -> Result<(), Error> {
     // Another process may be making the tables.
     let is_raced =
         |error: &_| is_contended::<DB>(error) || has_code::<DB>(error, DB::DIALECT.raced);
     let mut backoff = Backoff::new(TABLES_PAUSES).tries(40);
     loop {
-        match upgrade(connections, side, prefix, steps).await {
+        match upgrade(connections, side, prefix, steps, there).await {
             Ok(done) => return done,
             Err(error) if is_raced(&error) && backoff.pause().await => {}
             Err(error) => return Err(failed::<DB>(error)),
@@ -63,6 +92,7 @@ async fn upgrade<DB: Driver>(
     side: Side,
     prefix: &str,
     steps: &'static [&'static [Sides]],
+    there: Tables,
 ) -> Result<Result<(), Error>, sqlx::Error> {
     let statement = |template| Statement::new(side, prefix, template);
     let mut borrowed = connections.acquire().await?;
@@ -78,6 +108,8 @@ async fn upgrade<DB: Driver>(
     let done = DB::run(&mut transaction, &statement(tables::VERSION), &[]).await?;
     let found = done.rows.first().map_or(Ok(0), |row| row.number(0))?;
     let steps_left = match pending(steps, found) {
+        // Each step makes only what is missing.
+        Ok(_) if there == Tables::Missing => steps,
         Ok(steps) => steps,
         Err(error) => return Ok(Err(error)),
     };

@@ -61,17 +61,17 @@ pub(crate) const STEPS: &[&[Sides]] = &[&[
         "SELECT name, fence, generated_at, read_at, stale_at, retain_until, epoch, bytes, metadata, history, status, headers, {body} FROM {p}entry LIMIT 0",
     ),
     // Counts, the latest pages and those that nobody reads are found without the pages themselves.
-    index("CREATE INDEX {p}entry_read_at ON {p}entry (read_at, stale_at, bytes)"),
+    index("CREATE INDEX IF NOT EXISTS {p}entry_read_at ON {p}entry (read_at, stale_at, bytes)"),
     INVALIDATION,
     Sides::same("SELECT name, epoch FROM {p}invalidation LIMIT 0"),
-    index("CREATE INDEX {p}invalidation_epoch ON {p}invalidation (epoch)"),
+    index("CREATE INDEX IF NOT EXISTS {p}invalidation_epoch ON {p}invalidation (epoch)"),
     OUTBOX,
     Sides::same("SELECT id, name FROM {p}outbox LIMIT 0"),
     REQUEST,
     Sides::same(
         "SELECT name, owner, fingerprint, begun_at, expires_at, retain_until, status, headers, {body} FROM {p}request LIMIT 0",
     ),
-    index("CREATE INDEX {p}request_retain_until ON {p}request (retain_until)"),
+    index("CREATE INDEX IF NOT EXISTS {p}request_retain_until ON {p}request (retain_until)"),
 ]];
 
 /// -> the schema of the tables, quoted where SQL needs quotes

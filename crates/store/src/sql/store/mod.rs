@@ -150,7 +150,7 @@ impl<DB: Driver> SqlStore<DB> {
         let _one = self.failed.lock().await;
         let side = self.connections.side().await?;
         let prefix = self.tables.prefix();
-        schema::prepare(&self.connections, side, prefix, tables::STEPS).await
+        schema::remake(&self.connections, side, prefix, tables::STEPS).await
     }
 
     async fn statement(&self, sides: &Sides) -> Result<Statement, Error> {
