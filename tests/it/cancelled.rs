@@ -82,9 +82,8 @@ mod servers {
         let mut held = Vec::new();
         for round in 0..200 {
             let lock = SessionLock::try_lock(pool.clone(), name(round));
-            match timeout(Duration::from_micros(round % 50 * 40), lock).await {
-                Ok(lock) => held.push(lock.expect("answers").expect("is free")),
-                Err(_) => {}
+            if let Ok(lock) = timeout(Duration::from_micros(round % 50 * 40), lock).await {
+                held.push(lock.expect("answers").expect("is free"));
             }
         }
         drop(held);

@@ -375,7 +375,8 @@ impl Signals {
                     }
                 };
                 // A terminal sends these to the command itself.
-                if !(by_terminal && is_in_foreground()) && !started.signal(passed) {
+                let is_sent = by_terminal && is_in_foreground();
+                if !is_sent && !started.signal(passed) {
                     early.push(passed);
                 }
             }

@@ -1,6 +1,6 @@
 //! The statements, each with its text on every database side by side.
 //!
-//! In the texts `{p}` is the table prefix, `{names}` and its like are lists (see [`listed`]), other words
+//! In the texts `{p}` is the table prefix, `{names}` and its like are lists (see `listed`), other words
 //! in braces differ by the database, and `$n` is the n-th argument of those that the comment lists
 //! before the arrow.
 
