@@ -227,7 +227,7 @@ mod tests {
             for side in [Side::Sqlite, Side::Postgres, Side::MySql] {
                 let text = side.write(sides.of(side), "");
                 let lines = text.lines().skip(1).map(str::trim);
-                let others = [")", "PRIMARY KEY", "KEY"];
+                let others = [")", "PRIMARY KEY", "KEY", "CHECK"];
                 let is_column = |line: &&str| !others.iter().any(|other| line.starts_with(other));
                 for column in lines.filter(is_column) {
                     let column = column.split(' ').next().expect("a name").trim_matches('`');
