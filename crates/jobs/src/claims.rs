@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use perennial_store::{Error, IntoDatabase, LostReplies, clock::FOREVER, timing::within};
+use perennial_store::{Error, IntoDatabase, LostReplies, clock::FOREVER};
 
 use crate::timing::SHORTEST_CLAIM;
 use sql::{Filter, Table};
@@ -125,9 +125,10 @@ impl Claims {
         self
     }
 
-    /// Claims up to `most` rows without a claim or with an expired one. The claim may be empty. A try
-    /// without an answer is followed by another one: both together take twice the statement timeout at
-    /// most.
+    /// Claims up to `most` rows without a claim or with an expired one. The claim may be empty.
+    ///
+    /// A statement without an answer is followed by the question which rows it has claimed, and, if it has
+    /// none, by another try: four times the statement timeout at most.
     ///
     /// # Errors
     ///
@@ -135,16 +136,12 @@ impl Claims {
     /// used. Or the database fails. Rows that it claims later, also after a drop of the future, are
     /// released by this process within a quarter of an hour.
     pub async fn claim(&self, most: u32) -> Result<Claim, Error> {
-        let tries = async {
-            match self.try_claim(most).await? {
-                Ok(claim) => Ok(claim),
-                // The connection was closed while it was idle, for example. What the statement may still
-                // claim is released.
-                Err(_) => self.try_claim(most).await?,
-            }
-        };
-        let limit = self.table.database.limit().saturating_mul(2);
-        within(limit, "claim", tries).await?
+        match self.try_claim(most).await? {
+            Ok(claim) => Ok(claim),
+            // The connection was closed while it was idle, for example. What the statement may still
+            // claim is released.
+            Err(_) => self.try_claim(most).await?,
+        }
     }
 
     /// Claims once. The inner error: the statement failed, and the database, which answers, shows no row that
