@@ -48,11 +48,11 @@ pub(super) enum Guard {
 impl Guard {
     /// Returns the guard for a server. `is_shared`: others use the pool's connections, too.
     /// `settings`: of the connection by which the site was opened. `limit`: the time limit of a
-    /// call, after which the server also ends the statement, on PostgreSQL.
+    /// call, after which PostgreSQL and MariaDB also end the statement.
     pub(super) fn new(side: Side, is_shared: bool, settings: &Settings, limit: Duration) -> Self {
         match side {
             Side::Postgres => Self::Before(postgres(settings, limit)),
-            Side::MariaDb | Side::Galera if is_shared => Self::Settings(mariadb(settings)),
+            Side::MariaDb | Side::Galera if is_shared => Self::Settings(mariadb(settings, limit)),
             Side::MySql if is_shared => Self::Apart(mysql(settings)),
             // BEGIN fails inside of a transaction.
             Side::Sqlite if is_shared => Self::Before("BEGIN; COMMIT; ".to_owned()),
@@ -166,9 +166,12 @@ fn places(settings: &Settings) -> String {
     ["role", "search_path"].map(set).join(", ")
 }
 
-/// Sets the time zone to the one that the connection has, or, where the statement would not be
+/// The longest time, in seconds, that `max_statement_time` takes.
+const LONGEST_STATEMENT: f64 = 31_536_000.0;
+
+/// Limits the statement's time, and sets the time zone to the one that the connection has, or, where the statement would not be
 /// committed in the site's database, to one that does not exist.
-fn mariadb(settings: &Settings) -> String {
+fn mariadb(settings: &Settings, limit: Duration) -> String {
     // The names from before MariaDB 11.1, and those since.
     let [isolation, read_only] = match setting(settings, "tx_isolation") {
         Some(_) => ["tx_isolation", "tx_read_only"],
@@ -178,8 +181,13 @@ fn mariadb(settings: &Settings) -> String {
     let database = database(settings).map_or("NULL".to_owned(), |name| {
         format!("'{}'", crate::name::hex(name.as_bytes()))
     });
+    // A little later than this process: by then nobody waits any more, and the server would go on.
+    let limit = limit
+        .saturating_add(Duration::from_millis(100))
+        .as_secs_f64();
+    let limit = limit.min(LONGEST_STATEMENT);
     format!(
-        "time_zone = IF(@@in_transaction OR NOT @@autocommit OR @@{read_only} OR @@{isolation} = 'READ-UNCOMMITTED' OR NOT (HEX(DATABASE()) <=> {database}), \
+        "max_statement_time = {limit:.3}, time_zone = IF(@@in_transaction OR NOT @@autocommit OR @@{read_only} OR @@{isolation} = 'READ-UNCOMMITTED' OR NOT (HEX(DATABASE()) <=> {database}), \
          '{IN_TRANSACTION}', @@time_zone)"
     )
 }

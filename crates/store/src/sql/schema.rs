@@ -94,18 +94,42 @@ async fn upgrade<DB: Driver>(
     steps: &'static [&'static [Sides]],
     there: Tables,
 ) -> Result<Result<(), Error>, sqlx::Error> {
-    let statement = |template| Statement::new(side, prefix, template);
     let mut borrowed = connections.acquire().await?;
     let mut transaction = connections
         .begin(&mut borrowed, tables::BEGIN.of(side))
         .await?;
+    let made = make_in::<DB>(&mut transaction, side, prefix, steps, there).await;
+    let ended = match made {
+        Ok(Ok(())) => transaction.commit().await,
+        _ => transaction.rollback().await,
+    };
+    match side {
+        // The settings of the wait are the session's.
+        Side::MySql | Side::MariaDb | Side::Galera => borrowed.close(),
+        _ if ended.is_err() => borrowed.close(),
+        _ => borrowed.give_back(),
+    }
+    let made = made?;
+    ended?;
+    Ok(made)
+}
+
+/// Applies the missing steps in a transaction.
+async fn make_in<DB: Driver>(
+    transaction: &mut DB::Connection,
+    side: Side,
+    prefix: &str,
+    steps: &'static [&'static [Sides]],
+    there: Tables,
+) -> Result<Result<(), Error>, sqlx::Error> {
+    let statement = |template| Statement::new(side, prefix, template);
     for wait in texts(side, &[tables::WAIT]) {
-        DB::run(&mut transaction, &statement(wait), &[]).await?;
+        DB::run(transaction, &statement(wait), &[]).await?;
     }
     for first in texts(side, &tables::SCHEMA) {
-        DB::run(&mut transaction, &statement(first), &[]).await?;
+        DB::run(transaction, &statement(first), &[]).await?;
     }
-    let done = DB::run(&mut transaction, &statement(tables::VERSION), &[]).await?;
+    let done = DB::run(transaction, &statement(tables::VERSION), &[]).await?;
     let found = done.rows.first().map_or(Ok(0), |row| row.number(0))?;
     let steps_left = match pending(steps, found) {
         // Each step makes only what is missing.
@@ -115,14 +139,11 @@ async fn upgrade<DB: Driver>(
     };
     for step in steps_left {
         for change in texts(side, step) {
-            DB::run(&mut transaction, &statement(change), &[]).await?;
+            DB::run(transaction, &statement(change), &[]).await?;
         }
     }
     let newest = [Arg::Int(version_of(steps))];
-    DB::run(&mut transaction, &statement(tables::NOTE), &newest).await?;
-    transaction.commit().await?;
-    // The settings of the wait are the session's on MySQL.
-    borrowed.close();
+    DB::run(transaction, &statement(tables::NOTE), &newest).await?;
     Ok(Ok(()))
 }
 
