@@ -26,7 +26,6 @@ use crate::{
         statements::{Side, Sides, listed, tables},
         tables::{Found, Tables},
     },
-    timing::{Backoff, STATEMENT_PAUSES},
 };
 pub use locks::lock_row;
 
@@ -35,9 +34,6 @@ pub type Answer<T> = Result<T, BoxError>;
 /// A text before all names, where pruning begins. Not an empty text, which some modes of MariaDB
 /// read as NULL.
 const LEAST: &str = "\u{1}";
-
-/// The number of further tries to open a site for which the pool got no connection in time.
-const CONNECTING: u32 = 4;
 
 /// The smaller numbers of names that a statement has room for.
 const ROOM: [usize; 3] = [1, 8, 64];
@@ -97,19 +93,8 @@ impl<DB: Driver> SqlStore<DB> {
         }
     }
 
-    /// Makes or upgrades the tables. A server that is slow to take connections, as one that many processes
-    /// open at once, gets some tries.
+    /// Makes or upgrades the tables.
     async fn prepare(&self) -> Result<Found, Error> {
-        let mut slow = Backoff::new(STATEMENT_PAUSES).tries(CONNECTING);
-        loop {
-            match self.try_to_prepare().await {
-                Err(error) if has_no_connection(&error) && slow.pause().await => {}
-                prepared => return prepared,
-            }
-        }
-    }
-
-    async fn try_to_prepare(&self) -> Result<Found, Error> {
         let (connections, prefix) = (&self.connections, self.tables.prefix());
         let side = connections.side().await?;
         schema::prepare(connections, side, prefix, tables::STEPS).await?;
@@ -307,13 +292,6 @@ impl<DB: Driver> SqlStore<DB> {
             })
         })
     }
-}
-
-/// Returns true if the pool got no connection in time.
-fn has_no_connection(error: &Error) -> bool {
-    let source = std::error::Error::source(error);
-    let source = source.and_then(|source| source.downcast_ref::<sqlx::Error>());
-    matches!(source, Some(sqlx::Error::PoolTimedOut))
 }
 
 /// Returns true if a table is missing.
