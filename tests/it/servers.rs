@@ -85,11 +85,21 @@ async fn eight_make_the_tables_at_once(db: Db) {
         for _ in 0..8 {
             let db = Arc::clone(&db);
             let prefix = format!("round_{round}_");
-            opening.spawn(async move { db.database().await.store(&prefix).await.map(drop) });
+            opening.spawn(async move {
+                let begun = Instant::now();
+                loop {
+                    match db.database().await.store(&prefix).await {
+                        Ok(_) => return,
+                        // A loaded machine has no connection for each of them within two seconds.
+                        Err(error)
+                            if format!("{error:?}").contains("PoolTimedOut")
+                                && begun.elapsed() < HANG => {}
+                        Err(error) => panic!("{error:?}"),
+                    }
+                }
+            });
         }
-        for opened in opening.join_all().await {
-            opened.expect("opens");
-        }
+        opening.join_all().await;
     }
 }
 

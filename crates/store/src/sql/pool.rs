@@ -31,6 +31,11 @@ use crate::{
 /// the server may stay away.
 const TRIES: [u32; 2] = [19, 8];
 
+/// The number of further attempts of a statement that found its connection in a wrong state, and did nothing:
+/// where an application leaves each connection so, callers in a queue get one after the other. The time
+/// limit of the call ends them earlier.
+const TRIES_ELSEWHERE: u32 = 1000;
+
 /// A connection of a pool, or one beside it.
 ///
 /// A drop means that nobody waits for the answer any more. The server may still be working on it, so the
@@ -284,7 +289,9 @@ impl<DB: Driver> Connections<DB> {
     pub async fn acquire(&self) -> Result<Borrowed<DB>, sqlx::Error> {
         let guard = self.guard().await?;
         let alone = guard.alone::<DB>();
-        let mut tries = Backoff::new(STATEMENT_PAUSES).random().tries(TRIES[0]);
+        let mut tries = Backoff::new(STATEMENT_PAUSES)
+            .random()
+            .tries(TRIES_ELSEWHERE);
         loop {
             let mut borrowed = self.borrow().await?;
             borrowed.has_no_session = false;
@@ -376,7 +383,7 @@ impl<DB: Driver> Connections<DB> {
     ) -> Result<Done<DB>, sqlx::Error> {
         let backoff = |tries| Backoff::new(STATEMENT_PAUSES).random().tries(tries);
         let [mut lost, mut broken] = TRIES.map(backoff);
-        let mut left = backoff(TRIES[0]);
+        let mut left = backoff(TRIES_ELSEWHERE);
         loop {
             let error = match self.once(guard, statement, arguments).await {
                 Err(error) => error,
