@@ -186,8 +186,17 @@ impl Db {
         if !self.leaves.is_empty() {
             return self.left_behind().await;
         }
-        let database = Database::open(&self.url).await.expect("opens");
-        database.statement_timeout(HANG / 2)
+        let begun = tokio::time::Instant::now();
+        loop {
+            match Database::open(&self.url).await {
+                Ok(database) => return database.statement_timeout(HANG / 2),
+                // A server on a loaded machine is slow to take connections.
+                Err(error)
+                    if format!("{error:?}").contains("did not answer within")
+                        && begun.elapsed() < HANG => {}
+                Err(error) => panic!("{error:?}"),
+            }
+        }
     }
 
     /// Returns the pool of an application that leaves its connections in some state.
