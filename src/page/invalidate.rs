@@ -27,8 +27,8 @@ tokio::task_local! {
     static WRITTEN: Cell<i64>;
 }
 
-/// The epoch of a change whose epoch the process does not know, as it is not stored yet: the author gets no
-/// page to which any invalidation applies.
+/// Stands for the epoch of a change that has none yet, or whose epoch this process does not know. Its author
+/// gets no page to which any invalidation applies.
 pub(crate) const UNKNOWN: i64 = i64::MAX;
 
 /// Runs a change. Returns also the latest epoch of the invalidations that the change itself has stored, in
@@ -51,15 +51,11 @@ pub(super) fn wrote(epoch: i64) {
 impl Pages {
     /// Stores an invalidation for all processes, and returns its epoch.
     pub(crate) async fn invalidate(&self, target: Target<'_>) -> Result<i64, Error> {
-        self.invalidate_name(&target.name()?).await
+        self.store_names(&[target.name()?]).await
     }
 
-    /// Stores the invalidation of a name. Logs at DEBUG if the invalidation applies to nothing in
-    /// this process's memory, as the name may be misspelt.
-    async fn invalidate_name(&self, name: &str) -> Result<i64, Error> {
-        self.store_names(&[name.to_owned()]).await
-    }
-
+    /// Stores the invalidations of these names. Logs at DEBUG if one of them applies to nothing in this
+    /// process's memory, as the name may be misspelt.
     async fn store_names(&self, names: &[String]) -> Result<i64, Error> {
         let epoch = self.note(names).await?;
         for name in names {
@@ -88,9 +84,9 @@ impl Pages {
         Ok(epoch)
     }
 
-    /// Invalidates these [names](Target::name), and tries again for a minute after a failure; for a
-    /// few seconds of these at most, while the process shuts down. Returns the epoch;
-    /// [`UNKNOWN`] if the first try fails, or takes longer than 5 s.
+    /// Invalidates these [names](Target::name). After a failure it tries again for a minute, and for ten
+    /// seconds at most while the process shuts down. Returns the epoch; [`UNKNOWN`] if the first try
+    /// fails, or takes longer than 5 s.
     ///
     /// `token`: a shutdown waits for it. Cancel safe: the attempts continue.
     pub(crate) async fn invalidate_names(

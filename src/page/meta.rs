@@ -32,8 +32,8 @@ pub(crate) struct Metadata {
     /// column.
     #[serde(skip)]
     pub(crate) epoch: i64,
-    /// The number of times that this process had seen committed invalidations without an epoch before
-    /// the generator began, which has read their data. Of a version from the store 0.
+    /// The [sights](Verdicts::sights) of this process before the generator began. The generator has read
+    /// the data of the rows that were seen by then. 0 for a version from the store.
     #[serde(skip)]
     pub(crate) sights: i64,
     /// The epoch in which the generating process's revision was first seen; 0 without a revision.
@@ -208,7 +208,7 @@ impl Meta {
         Self::new(key, stored)
     }
 
-    /// Adds the number of times that this process has seen committed invalidations without an epoch.
+    /// Adds the [sights](Verdicts::sights) of this process.
     pub(crate) fn seen(mut self, sights: i64) -> Self {
         self.stored.sights = sights;
         self

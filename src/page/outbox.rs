@@ -1,8 +1,9 @@
 //! Invalidations in transactions of the application's own (the outbox pattern).
 //!
 //! A transaction writes rows into the outbox, and every sync reads them. From then on the process honours
-//! them, see `invalidation.rs`. To give them epochs is the work of this module, behind the visitors: in
-//! batches, of which each statement is a transaction of its own, past rows that cannot be numbered.
+//! them (see `invalidation.rs`). This module numbers them, which means to give each name an epoch as any
+//! other invalidation has, and to remove the row. It does so after the sync, while nobody waits: in
+//! batches, of which each statement is a transaction of its own, past rows that the database refuses.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -23,9 +24,11 @@ use crate::{
 /// The number of rows that one call numbers.
 const AT_ONCE: usize = 100;
 
-/// The rows of the outbox that this process leaves out.
+/// What this process knows about the numbering of rows.
 #[derive(Default)]
 pub(super) struct Outbox {
+    /// Held while rows are numbered. Syncs come once a second, and the numbering may take longer.
+    numbering: tokio::sync::Mutex<()>,
     /// Rows that the database did not number, and when to try again.
     refused: Mutex<HashMap<String, Tick>>,
     /// Rows that this process has numbered and could not remove.
@@ -33,11 +36,13 @@ pub(super) struct Outbox {
 }
 
 impl Pages {
-    /// Numbers the rows that the latest sync has read.
+    /// Numbers the rows that the latest sync has read, unless this process is numbering rows already.
     pub(super) async fn number_committed(&self) -> Result<(), Error> {
+        let Ok(_numbering) = self.outbox.numbering.try_lock() else {
+            return Ok(());
+        };
         let mut ids = self.to_number();
-        // Two processes that begin at different rows meet rarely, and neither numbers what the other
-        // one has.
+        // Two processes that begin at different rows rarely number the same ones.
         let first = (random_unit() * ids.len() as f64) as usize;
         let first = first.min(ids.len());
         ids.rotate_left(first);
@@ -54,6 +59,14 @@ impl Pages {
     /// Numbers the rows with these ids after their transaction, and learns of those that another
     /// process has numbered.
     pub(crate) async fn committed(self: &Arc<Self>, ids: &[String]) -> Result<(), Arc<Error>> {
+        let epoch = self.number_or_learn(ids).await;
+        // Where the numbering fails, the next sync of any process makes up for it.
+        wrote(*epoch.as_ref().unwrap_or(&UNKNOWN));
+        epoch.map(drop)
+    }
+
+    /// Returns the latest epoch of the rows; [`UNKNOWN`] if this process has not numbered all of them.
+    async fn number_or_learn(self: &Arc<Self>, ids: &[String]) -> Result<i64, Arc<Error>> {
         let (mut rows, mut latest) = (0, 0);
         for ids in ids.chunks(AT_ONCE) {
             let numbered = self.number(ids).await?;
@@ -61,12 +74,11 @@ impl Pages {
             let epochs = numbered.rows.iter().map(|(_, epoch)| *epoch);
             latest = epochs.max().unwrap_or(0).max(latest);
         }
-        if rows < ids.len() {
-            self.caught_up().await?;
-            latest = UNKNOWN;
+        if rows == ids.len() {
+            return Ok(latest);
         }
-        wrote(latest);
-        Ok(())
+        self.caught_up().await?;
+        Ok(UNKNOWN)
     }
 
     async fn number(&self, ids: &[String]) -> Result<Numbered, Error> {

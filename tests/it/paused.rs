@@ -73,6 +73,11 @@ impl Shared {
         *self.0.1.lock().expect("not poisoned") = key.to_owned();
     }
 
+    /// Writes an invalidation into the outbox, as a transaction that commits now.
+    pub(crate) fn commit_invalidation(&self, id: &str, name: &str) {
+        self.0.0.commit_invalidation(id, name);
+    }
+
     /// The invalidated names, in the order of their epochs.
     pub(crate) async fn invalidated(&self) -> Vec<String> {
         let store = self.store();

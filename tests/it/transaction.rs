@@ -12,6 +12,12 @@ use crate::{
     support::{Origin, until},
 };
 
+// In its mode an empty text is NULL.
+#[cfg(feature = "mysql")]
+on_database! {
+    mysql_unusual = crate::databases::Db::mysql_unusual();
+    process_without_requests_knows_a_committed_invalidation_before_its_next_answer
+}
 on_each_database! {
     invalidation_is_committed_or_rolled_back_with_its_transaction
     committed_invalidation_is_numbered_once

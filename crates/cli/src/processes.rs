@@ -85,7 +85,10 @@ impl Processes {
         // A process that starts others meanwhile is met again.
         while self.signal(Signal::KILL) {
             if since.elapsed() >= KILLED {
-                tell(format_args!("cannot end {}", named(&self.living())));
+                tell(format_args!(
+                    "cannot end {}, which this user may not kill",
+                    named(&self.living())
+                ));
                 return;
             }
             sleep(LOOK).await;

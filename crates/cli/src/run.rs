@@ -123,8 +123,8 @@ impl RunOptions {
                 }
                 let status = code(status);
                 // After a command that could not be run, another machine may try at once.
-                let is_run = !matches!(status, 126 | 127);
-                let hold = if is_run { self.hold } else { Duration::ZERO };
+                let has_run = !matches!(status, 126 | 127);
+                let hold = if has_run { self.hold } else { Duration::ZERO };
                 let left = hold.saturating_sub(since.elapsed());
                 // The command has ended, and its status counts. An unreleased lock is free after its
                 // lease.

@@ -24,7 +24,7 @@ use crate::{extensions::Tags, page::Pages};
 /// given ones are lost with the client; [`invalidate_in`](crate::Perennial::invalidate_in) loses none.
 ///
 /// A shutdown waits for the running changes and their invalidations. A process that crashes between a
-/// change and its invalidation loses the invalidation; `invalidate_in` doesn't.
+/// change and its invalidation loses the invalidation; `invalidate_in` does not.
 #[derive(Clone)]
 #[must_use = "a layer does nothing until a service is wrapped in it"]
 pub struct InvalidateLayer {

@@ -22,7 +22,8 @@ pub(crate) trait Verdicts: fmt::Debug + Sync {
     fn latest(&self) -> i64;
     /// The latest epoch in which the revision of this process was stored; 0 without a revision.
     fn revision(&self) -> i64;
-    /// The number of times that this process saw committed invalidations without an epoch.
+    /// The number of times that this process has seen new rows of the outbox, which have no epoch yet. See
+    /// `invalidation.rs`.
     fn sights(&self) -> i64;
     /// Returns [`Freshness::Fresh`] if no invalidation applies, or else `Stale` or `Purged`.
     fn judge(&self, meta: &Meta) -> Freshness;

@@ -77,8 +77,9 @@ impl DatabaseFile {
         {
             let log = format!("{}-wal", self.path.display());
             let found = identity(Path::new(&log)).ok();
-            if std::mem::replace(&mut *locked(&self.log), found) == found && found.is_some() {
-                // The look costs as much as the process has descriptors.
+            let before = std::mem::replace(&mut *locked(&self.log), found);
+            if found.is_some() && before == found {
+                // The same log as at the last look. To read all descriptors takes its time.
                 return None;
             }
             let log = format!("{log} (deleted)");

@@ -169,8 +169,8 @@ fn places(settings: &Settings) -> String {
 /// The longest time, in seconds, that `max_statement_time` takes.
 const LONGEST_STATEMENT: f64 = 31_536_000.0;
 
-/// Limits the statement's time, and sets the time zone to the one that the connection has, or, where the statement would not be
-/// committed in the site's database, to one that does not exist.
+/// Limits the statement's time, and sets the time zone: to the one that the connection has or, where the
+/// statement would not be committed in the site's database, to one that does not exist.
 fn mariadb(settings: &Settings, limit: Duration) -> String {
     // The names from before MariaDB 11.1, and those since.
     let [isolation, read_only] = match setting(settings, "tx_isolation") {

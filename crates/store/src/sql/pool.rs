@@ -31,9 +31,9 @@ use crate::{
 /// the server may stay away.
 const TRIES: [u32; 2] = [19, 8];
 
-/// The number of further attempts of a statement that found its connection in a wrong state, and did nothing:
-/// where an application leaves each connection so, callers in a queue get one after the other. The time
-/// limit of the call ends them earlier.
+/// The number of further attempts of a statement that was not done, as its connection was in a wrong state.
+/// Where an application leaves each connection so, a caller may be given many of these in a row. The
+/// call's time limit ends the attempts earlier.
 const TRIES_ELSEWHERE: u32 = 1000;
 
 /// A connection of a pool, or one beside it.
@@ -47,8 +47,9 @@ pub struct Borrowed<DB: Driver> {
     connection: Option<Source<DB>>,
     /// When the time limit of the call ends.
     until: Instant,
-    /// Each statement on the connection is a transaction of its own, and leaves nothing behind.
-    has_no_session: bool,
+    /// Only statements run on the connection that are transactions of their own, so that a dropped call
+    /// leaves nothing on it.
+    leaves_nothing: bool,
 }
 
 enum Source<DB: Driver> {
@@ -96,7 +97,7 @@ impl<DB: Driver> Drop for Borrowed<DB> {
         let left = self.until.saturating_duration_since(Instant::now());
         if !DB::DIALECT.socket {
             roll_back(connection);
-        } else if left.is_zero() || !self.has_no_session {
+        } else if left.is_zero() || !self.leaves_nothing {
             // The pool would wait for the rest of the answer, which may never come.
             drop(connection.detach());
         } else {
@@ -259,7 +260,7 @@ impl<DB: Driver> Connections<DB> {
         Ok(Borrowed {
             connection: Some(connection),
             until: Instant::now() + self.limit.min(FOREVER),
-            has_no_session: true,
+            leaves_nothing: true,
         })
     }
 
@@ -294,7 +295,7 @@ impl<DB: Driver> Connections<DB> {
             .tries(TRIES_ELSEWHERE);
         loop {
             let mut borrowed = self.borrow().await?;
-            borrowed.has_no_session = false;
+            borrowed.leaves_nothing = false;
             let Some(alone) = &alone else {
                 return Ok(borrowed);
             };

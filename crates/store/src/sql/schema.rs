@@ -44,7 +44,7 @@ pub(super) async fn prepare<DB: Driver>(
         return Ok(());
     }
 
-    make(connections, side, prefix, steps, Tables::AsVersioned).await
+    make(connections, side, prefix, steps, Apply::Pending).await
 }
 
 /// Makes the tables that are missing, whatever version stands beside them.
@@ -54,16 +54,17 @@ pub(super) async fn remake<DB: Driver>(
     prefix: &str,
     steps: &'static [&'static [Sides]],
 ) -> Result<(), Error> {
-    make(connections, side, prefix, steps, Tables::Missing).await
+    make(connections, side, prefix, steps, Apply::All).await
 }
 
-/// What is known of the tables that are there.
+/// The steps to apply.
 #[derive(Clone, Copy, PartialEq)]
-enum Tables {
-    /// They are those of their version.
-    AsVersioned,
-    /// Some are missing.
-    Missing,
+enum Apply {
+    /// Those that follow the version of the tables.
+    Pending,
+    /// All of them, as some tables are missing although the version is there. Each step makes only what
+    /// is missing.
+    All,
 }
 
 async fn make<DB: Driver>(
@@ -71,14 +72,14 @@ async fn make<DB: Driver>(
     side: Side,
     prefix: &str,
     steps: &'static [&'static [Sides]],
-    there: Tables,
+    apply: Apply,
 ) -> Result<(), Error> {
     // Another process may be making the tables.
     let is_raced =
         |error: &_| is_contended::<DB>(error) || has_code::<DB>(error, DB::DIALECT.raced);
     let mut backoff = Backoff::new(TABLES_PAUSES).tries(40);
     loop {
-        match upgrade(connections, side, prefix, steps, there).await {
+        match upgrade(connections, side, prefix, steps, apply).await {
             Ok(done) => return done,
             Err(error) if is_raced(&error) && backoff.pause().await => {}
             Err(error) => return Err(failed::<DB>(error)),
@@ -92,13 +93,13 @@ async fn upgrade<DB: Driver>(
     side: Side,
     prefix: &str,
     steps: &'static [&'static [Sides]],
-    there: Tables,
+    apply: Apply,
 ) -> Result<Result<(), Error>, sqlx::Error> {
     let mut borrowed = connections.acquire().await?;
     let mut transaction = connections
         .begin(&mut borrowed, tables::BEGIN.of(side))
         .await?;
-    let made = make_in::<DB>(&mut transaction, side, prefix, steps, there).await;
+    let made = make_in::<DB>(&mut transaction, side, prefix, steps, apply).await;
     let ended = match made {
         Ok(Ok(())) => transaction.commit().await,
         _ => transaction.rollback().await,
@@ -120,7 +121,7 @@ async fn make_in<DB: Driver>(
     side: Side,
     prefix: &str,
     steps: &'static [&'static [Sides]],
-    there: Tables,
+    apply: Apply,
 ) -> Result<Result<(), Error>, sqlx::Error> {
     let statement = |template| Statement::new(side, prefix, template);
     for wait in texts(side, &[tables::WAIT]) {
@@ -132,8 +133,7 @@ async fn make_in<DB: Driver>(
     let done = DB::run(transaction, &statement(tables::VERSION), &[]).await?;
     let found = done.rows.first().map_or(Ok(0), |row| row.number(0))?;
     let steps_left = match pending(steps, found) {
-        // Each step makes only what is missing.
-        Ok(_) if there == Tables::Missing => steps,
+        Ok(_) if apply == Apply::All => steps,
         Ok(steps) => steps,
         Err(error) => return Ok(Err(error)),
     };

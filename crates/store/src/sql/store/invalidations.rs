@@ -1,13 +1,13 @@
 use std::collections::HashMap;
 
-use super::{Answer, SqlStore};
+use super::{Answer, LEAST, SqlStore};
 use crate::{
     calls::{
         Discard, FoldAt, Invalidate, Invalidated, InvalidatedForLong, MOST_NAMES, Number,
         PruneInvalidations,
     },
     clock::{FOREVER, duration, micros},
-    error::BoxError,
+    error::{BoxError, Unfit},
     name::bounded,
     rows::{Awaited, Numbered, OutboxRow, Synced},
     sql::{
@@ -51,7 +51,10 @@ impl<DB: Driver> SqlStore<DB> {
         let mut arguments = vec![Arg::Int(call.since), Arg::Int(most)];
         if call.most > 0 {
             text.push_str(invalidations::COMMITTED);
-            arguments.push(Arg::Text(&call.after));
+            arguments.push(Arg::Text(match &*call.after {
+                "" => LEAST,
+                after => after,
+            }));
         }
         if !names.is_empty() {
             text.push_str(invalidations::AWAITED);
@@ -60,11 +63,11 @@ impl<DB: Driver> SqlStore<DB> {
         let mut synced = Synced::default();
         let mut states = HashMap::new();
         for row in &done.rows {
-            let (name, number) = (row.name(0)?, row.number(1)?);
+            let (name, number) = (readable::<DB>(row, 0)?, row.number(1)?);
             match row.number(2)? {
                 -1 => synced.names.push((name, number)),
                 -2 => {
-                    let id = row.name(3)?;
+                    let id = readable::<DB>(row, 3)?;
                     synced.committed.push(OutboxRow { id, name });
                 }
                 remaining => {
@@ -138,7 +141,7 @@ impl<DB: Driver> SqlStore<DB> {
         }
         let names: Vec<_> = rows.iter().map(|row| &row.name).collect();
         let epoch = self.invalidate_all(&names).await?;
-        // A crash before this leaves rows that are numbered again.
+        // After a crash here, or an error of the removal, the rows are numbered again.
         let ids: Vec<_> = rows.iter().map(|row| row.id.clone()).collect();
         Ok(Numbered {
             left: self.remove_numbered(&ids).await.unwrap_or(ids),
@@ -190,7 +193,7 @@ impl<DB: Driver> SqlStore<DB> {
         let done = self.run(sides, &arguments).await?;
         let names = done.rows.iter();
         names
-            .map(|row| Ok((row.name(0)?, row.number(1)?)))
+            .map(|row| Ok((readable::<DB>(row, 0)?, row.number(1)?)))
             .collect()
     }
 
@@ -221,8 +224,24 @@ fn outbox_row<DB: Driver>(row: &DB::Row) -> Answer<OutboxRow> {
     })
 }
 
+/// Returns a text of a row. A byte that is no UTF-8, which a program in another language has written, is
+/// replaced: the other rows of the answer follow.
+fn readable<DB: Driver>(row: &DB::Row, column: usize) -> Answer<String> {
+    match row.name(column) {
+        Ok(text) => Ok(text),
+        Err(_) => {
+            let bytes = row.bytes(column)?.unwrap_or_default();
+            Ok(String::from_utf8_lossy(&bytes).into_owned())
+        }
+    }
+}
+
 /// Returns true if the database works and refuses the statement.
 fn is_refusal<DB: Driver>(error: &BoxError) -> bool {
-    let error = error.downcast_ref::<sqlx::Error>();
+    let source = match error.downcast_ref::<Unfit>() {
+        Some(Unfit(source)) => source,
+        None => error,
+    };
+    let error = source.downcast_ref::<sqlx::Error>();
     error.is_some_and(|error| error.as_database_error().is_some() && !is_broken::<DB>(error))
 }

@@ -160,7 +160,15 @@ impl<DB: Driver> SqlStore<DB> {
 
     async fn run(&self, sides: &Sides, arguments: &[Arg<'_>]) -> Answer<Done<DB>> {
         let statement = self.statement(sides).await?;
-        let done = self.connections.run(&statement, arguments).await;
+        self.run_statement(&statement, arguments).await
+    }
+
+    async fn run_statement(
+        &self,
+        statement: &Statement,
+        arguments: &[Arg<'_>],
+    ) -> Answer<Done<DB>> {
+        let done = self.connections.run(statement, arguments).await;
         done.map_err(|error| match has_code::<DB>(&error, DB::DIALECT.unfit) {
             true => BoxError::from(Unfit(error.into())),
             false => error.into(),
@@ -186,7 +194,7 @@ impl<DB: Driver> SqlStore<DB> {
             text = listed(&text, before + 1..=before + room);
         }
         let statement = Statement::new(side, self.tables.prefix(), &text);
-        Ok(self.connections.run(&statement, &arguments).await?)
+        self.run_statement(&statement, &arguments).await
     }
 
     /// Runs a statement whose first arguments are a kind and a name.
