@@ -3,7 +3,7 @@
 
 use std::{
     convert::Infallible,
-    future::ready,
+    future::{pending, ready},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
@@ -19,7 +19,11 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{any, get as route},
 };
-use perennial::{Key, Refresh, Tags};
+use futures_util::FutureExt;
+use perennial::{
+    Key, Refresh, Tags,
+    entries::{EntryFilter, EntryState},
+};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use crate::{
@@ -406,4 +410,46 @@ async fn purged_page_is_not_served_by_a_process_that_slept_through_the_purge() {
     origin.let_go();
     let replies = crowd.rest().await;
     assert!(replies.iter().all(|reply| reply.run() == begun + 1));
+}
+
+/// A deploy: the client leaves while the service is shutting down, and the process ends after that. `fails`:
+/// the database fails meanwhile, as during a failover.
+#[test]
+fn change_whose_client_leaves_outlives_its_process() {
+    let runtime = || {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime.enable_all().build().expect("a runtime")
+    };
+    for fails in [false, true] {
+        let database = perennial_testing::Database::new();
+        runtime().block_on(async {
+            let site = database.open(patient()).expect("opens");
+            let tags = site.clone();
+            let list = async move || {
+                tags.tag(["list"]);
+                Ok::<_, Infallible>("a list")
+            };
+            let content = site.content("list", Refresh::every(LONG), list).await;
+            content.expect("is generated");
+            let change = service_fn(|_: Request| pending::<Result<Response, Infallible>>());
+            let mut change = site.invalidate_on_success(["list"]).layer(change);
+            let request = Request::post("/").body(Body::empty()).expect("a request");
+            let running = change.ready().await.expect("is ready").call(request);
+            assert!(running.now_or_never().is_none(), "the client leaves");
+            if fails {
+                database.fail();
+                let recovering = database.clone();
+                tokio::spawn(async move {
+                    tokio::time::sleep(Duration::from_millis(500)).await;
+                    recovering.recover();
+                });
+            }
+            site.shutdown().await;
+        });
+        runtime().block_on(async {
+            let site = database.open(patient()).expect("opens");
+            let page = site.entries(&EntryFilter::new()).await.expect("is listed");
+            assert_eq!(page.entries[0].state, EntryState::Stale, "fails: {fails}");
+        });
+    }
 }
