@@ -22,7 +22,7 @@ use tokio::{
 
 use crate::{
     Failure, Result,
-    processes::{Processes, named, tell},
+    processes::{Processes, named, print_line},
     run::ignored_signals,
 };
 
@@ -119,7 +119,7 @@ impl KeepOptions {
             // A pipeline's other programs end a moment later than the last one.
             if !is_told && since.elapsed() >= Duration::from_millis(200) {
                 is_told = true;
-                tell(format_args!(
+                print_line(format_args!(
                     "the command has ended, and processes that it started have not: {}; they hold the lock, and are ended after {} \
                      (--linger, --leave-children)",
                     named(&processes.living()),
@@ -128,7 +128,7 @@ impl KeepOptions {
             }
             let is_orphaned = self.parent_has_ended();
             if since.elapsed() >= self.linger || is_orphaned {
-                tell(format_args!("ending {}", named(&processes.living())));
+                print_line(format_args!("ending {}", named(&processes.living())));
                 let grace = match is_orphaned {
                     true => self.orphaned_grace,
                     false => self.grace,

@@ -85,7 +85,7 @@ impl Processes {
         // A process that starts others meanwhile is met again.
         while self.signal(Signal::KILL) {
             if since.elapsed() >= KILLED {
-                tell(format_args!(
+                print_line(format_args!(
                     "cannot end {}, which this user may not kill",
                     named(&self.living())
                 ));
@@ -126,8 +126,8 @@ pub(crate) fn named(processes: &[(Pid, String)]) -> String {
     crate::print::text(&processes.collect::<Vec<_>>().join(", ")).to_string()
 }
 
-/// Writes a line to the standard error, which nobody may read any more.
-pub(crate) fn tell(line: std::fmt::Arguments<'_>) {
+/// Writes a line to the standard error, whose reader may have gone.
+pub(crate) fn print_line(line: std::fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "perennial: {line}");
 }
 

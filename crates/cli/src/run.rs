@@ -116,14 +116,15 @@ impl RunOptions {
         };
         match ended {
             Some(status) => {
-                let status = status?;
                 // The keeper has waited for them, unless it was killed.
-                if !self.leave_children || is_killed_keeper(status) {
+                // After an error it may still run.
+                let is_killed = status.as_ref().map_or(true, is_killed_keeper);
+                if !self.leave_children || is_killed {
                     started.end(self.grace).await;
                 }
-                let status = code(status);
+                let status = status.map(code);
                 // After a command that could not be run, another machine may try at once.
-                let has_run = !matches!(status, 126 | 127);
+                let has_run = !matches!(status, Ok(126 | 127));
                 let hold = if has_run { self.hold } else { Duration::ZERO };
                 let left = hold.saturating_sub(since.elapsed());
                 // The command has ended, and its status counts. An unreleased lock is free after its
@@ -134,7 +135,7 @@ impl RunOptions {
                         print::text(&error.to_string())
                     );
                 }
-                match status {
+                match status? {
                     0 => Ok(()),
                     code => Err(Failure::Status(code, None)),
                 }
@@ -400,9 +401,9 @@ fn is_in_foreground() -> bool {
 }
 
 /// Returns true for the status of a keeper that was killed: it ends with the command's status as a number.
-fn is_killed_keeper(status: ExitStatus) -> bool {
+fn is_killed_keeper(status: &ExitStatus) -> bool {
     #[cfg(target_os = "linux")]
-    return std::os::unix::process::ExitStatusExt::signal(&status).is_some();
+    return std::os::unix::process::ExitStatusExt::signal(status).is_some();
     #[cfg(not(target_os = "linux"))]
     {
         let _ = status;
