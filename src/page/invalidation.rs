@@ -7,9 +7,9 @@
 //!
 //! A transaction of the application cannot give its invalidation an epoch, as epochs are to become
 //! visible in their order. Its row in the outbox is numbered after the commit, soon after a process
-//! first sees it. From that sight on, the process honours the row without an epoch: it applies to
+//! first sees it. From that sighting on, the process honours the row without an epoch: it applies to
 //! versions whose generators may have begun before the commit. These are the process's own versions
-//! from before the sight, and those of other processes that do not know of a later epoch.
+//! from before the sighting, and those of other processes that do not know of a later epoch.
 
 use std::{
     borrow::Cow,
@@ -128,15 +128,15 @@ struct List {
 /// The committed invalidations that have no epoch yet.
 #[derive(Debug, Default)]
 struct Unnumbered {
-    /// The name of each row of the outbox, and the number of the sight at which this process first
+    /// The name of each row of the outbox, and the number of the sighting at which this process first
     /// saw the row.
     rows: BTreeMap<String, (String, i64)>,
-    /// The number of sights so far.
-    sights: i64,
-    /// The latest epoch at each sight of these rows. A version with a later one was generated after the
-    /// sight.
+    /// The number of sightings so far.
+    sightings: i64,
+    /// The latest epoch at each sighting of these rows. A version with a later one was generated after the
+    /// sighting.
     epochs: BTreeMap<i64, i64>,
-    /// The effects of the rows, with the numbers of the sights in the place of epochs.
+    /// The effects of the rows, with the numbers of the sightings in the place of epochs.
     effects: Effects,
 }
 
@@ -277,8 +277,8 @@ impl Invalidations {
 
     /// Returns the number of times that this process has seen rows of the outbox without an epoch. A
     /// generator that begins now reads the data of all of these rows.
-    pub(crate) fn sights(&self) -> i64 {
-        self.read(|list| list.unnumbered.sights)
+    pub(crate) fn sightings(&self) -> i64 {
+        self.read(|list| list.unnumbered.sightings)
     }
 
     /// Takes in invalidations out of their order.
@@ -387,12 +387,12 @@ impl List {
 
 impl Unnumbered {
     fn see(&mut self, rows: &[OutboxRow], latest: i64) {
-        self.sights += 1;
-        self.epochs.insert(self.sights, latest);
+        self.sightings += 1;
+        self.epochs.insert(self.sightings, latest);
         for OutboxRow { id, name } in rows {
             if !self.rows.contains_key(id) {
-                self.rows.insert(id.clone(), (name.clone(), self.sights));
-                self.affect(name, self.sights);
+                self.rows.insert(id.clone(), (name.clone(), self.sightings));
+                self.affect(name, self.sightings);
             }
         }
         self.effects.fold();
@@ -402,26 +402,26 @@ impl Unnumbered {
         let mut rows = std::mem::take(&mut self.rows);
         rows.retain(|id, _| ids.contains(id));
         self.effects = Effects::default();
-        for (name, sight) in rows.values() {
-            self.affect(name, *sight);
+        for (name, sighting) in rows.values() {
+            self.affect(name, *sighting);
         }
-        let oldest = rows.values().map(|(_, sight)| *sight).min();
+        let oldest = rows.values().map(|(_, sighting)| *sighting).min();
         self.epochs
-            .retain(|sight, _| oldest.is_some_and(|oldest| *sight >= oldest));
+            .retain(|sighting, _| oldest.is_some_and(|oldest| *sighting >= oldest));
         self.rows = rows;
     }
 
-    fn affect(&mut self, name: &str, sight: i64) {
+    fn affect(&mut self, name: &str, sighting: i64) {
         if let Some(target) = Target::parse(name) {
-            self.effects.add(target, sight);
+            self.effects.add(target, sighting);
         }
     }
 
-    /// Returns true if a row that was first seen at this sight (0: there is none) may have been committed
+    /// Returns true if a row that was first seen at this sighting (0: there is none) may have been committed
     /// after the version's generator began.
-    fn is_since(&self, sight: i64, metadata: &Metadata) -> bool {
-        let latest = self.epochs.get(&sight);
-        sight > metadata.sights && latest.is_some_and(|latest| metadata.epoch <= *latest)
+    fn is_since(&self, sighting: i64, metadata: &Metadata) -> bool {
+        let latest = self.epochs.get(&sighting);
+        sighting > metadata.sightings && latest.is_some_and(|latest| metadata.epoch <= *latest)
     }
 }
 

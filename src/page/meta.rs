@@ -32,10 +32,10 @@ pub(crate) struct Metadata {
     /// column.
     #[serde(skip)]
     pub(crate) epoch: i64,
-    /// The [sights](Verdicts::sights) of this process before the generator began. The generator has read
+    /// The [sightings](Verdicts::sightings) of this process before the generator began. The generator has read
     /// the data of the rows that were seen by then. 0 for a version from the store.
     #[serde(skip)]
-    pub(crate) sights: i64,
+    pub(crate) sightings: i64,
     /// The epoch in which the generating process's revision was first seen; 0 without a revision.
     pub(crate) revision: i64,
     pub(crate) tags: Arc<[String]>,
@@ -208,9 +208,9 @@ impl Meta {
         Self::new(key, stored)
     }
 
-    /// Adds the [sights](Verdicts::sights) of this process.
-    pub(crate) fn seen(mut self, sights: i64) -> Self {
-        self.stored.sights = sights;
+    /// Adds the [sightings](Verdicts::sightings) of this process.
+    pub(crate) fn seen(mut self, sightings: i64) -> Self {
+        self.stored.sightings = sightings;
         self
     }
 
@@ -298,8 +298,8 @@ impl Verdicts for Invalidations {
         self.revision()
     }
 
-    fn sights(&self) -> i64 {
-        self.sights()
+    fn sightings(&self) -> i64 {
+        self.sightings()
     }
 
     /// Judges the metadata. A verdict never improves: the worse one of the last and the new one holds.
@@ -347,7 +347,7 @@ mod tests {
             let refresh_after = after.map(duration);
             let early = refresh_after;
             let metadata = Metadata {
-                epoch, sights: 0, revision, tags: tags.into(), parts: parts.into(), of_all, parts_last: early, refresh_after, is_provisional,
+                epoch, sightings: 0, revision, tags: tags.into(), parts: parts.into(), of_all, parts_last: early, refresh_after, is_provisional,
                 modified: Some(LastModified { seconds, is_ambiguous }), took: duration(took),
             };
             let description = Description { layer, early, ..Description::default() };

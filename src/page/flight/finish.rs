@@ -286,7 +286,7 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
 
     fn without_version(&self, as_of: AsOf, tags: Tags) -> Arc<Meta> {
         let meta = Meta::without_version(self.facts.key, as_of, tags);
-        Arc::new(meta.seen(self.facts.list.sights()))
+        Arc::new(meta.seen(self.facts.list.sightings()))
     }
 
     fn hit_for_pass(&mut self, why: Bypass, time: Duration, as_of: AsOf, tags: Tags) {

@@ -24,7 +24,7 @@ pub(crate) trait Verdicts: fmt::Debug + Sync {
     fn revision(&self) -> i64;
     /// The number of times that this process has seen new rows of the outbox, which have no epoch yet. See
     /// `invalidation.rs`.
-    fn sights(&self) -> i64;
+    fn sightings(&self) -> i64;
     /// Returns [`Freshness::Fresh`] if no invalidation applies, or else `Stale` or `Purged`.
     fn judge(&self, meta: &Meta) -> Freshness;
 }

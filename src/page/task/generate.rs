@@ -92,7 +92,7 @@ impl Task {
         let fence = self.lease.as_ref().map(|lease| lease.fence().0);
         self.started(fence);
         let (pages, policy) = (Arc::clone(&self.pages), self.policy);
-        let sights = pages.invalidations.sights();
+        let sightings = pages.invalidations.sightings();
         let started = pages.now();
         // Without a lease, the database has not told the time.
         let began = fence.unwrap_or_else(|| pages.store.wall_clock());
@@ -116,7 +116,7 @@ impl Task {
                     let refresh_after = said.get().map(|RefreshAfter(after)| *after);
                     let metadata = Metadata {
                         epoch,
-                        sights,
+                        sightings,
                         revision,
                         tags,
                         refresh_after,

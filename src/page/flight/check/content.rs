@@ -87,7 +87,7 @@ impl Verdicts for ModelList {
         if self.is_new { self.marks.revision } else { 0 }
     }
 
-    fn sights(&self) -> i64 {
+    fn sightings(&self) -> i64 {
         // The order of a sync's answers is the matter of the simulation.
         0
     }
