@@ -5,25 +5,13 @@ use std::time::Duration;
 use perennial::Perennial;
 use tokio::time::timeout;
 
-use crate::{databases::Db, support::until};
+use crate::{
+    databases::Db,
+    support::{cut_off, until},
+};
 
 on_database! { sqlite = crate::databases::Db::sqlite();
     dropped_calls_leave_no_transaction_on_the_connections_of_an_application
-}
-
-/// Polls a future this many times. `None`: it has not ended by then, and was dropped.
-async fn poll_times<F: Future>(times: u32, future: F) -> Option<F::Output> {
-    let mut future = Box::pin(future);
-    let mut left = times;
-    std::future::poll_fn(move |context| {
-        left = left.saturating_sub(1);
-        match future.as_mut().poll(context) {
-            std::task::Poll::Ready(output) => std::task::Poll::Ready(Some(output)),
-            std::task::Poll::Pending if left == 0 => std::task::Poll::Ready(None),
-            std::task::Poll::Pending => std::task::Poll::Pending,
-        }
-    })
-    .await
 }
 
 /// sqlx stops a text of several statements when nobody waits for it any more. What the application writes
@@ -42,7 +30,7 @@ async fn dropped_calls_leave_no_transaction_on_the_connections_of_an_application
         let locks = site.locks();
         let ask = locks.inspect("some lock");
         // From a call that has hardly begun to one that has ended.
-        let ended = poll_times(round % 8, ask).await;
+        let ended = cut_off(round as usize % 8, ask).await;
         if ended.is_none() {
             // What was asked for goes on in the meantime.
             std::thread::sleep(Duration::from_micros(u64::from(round % 40) * 5));

@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 
 use crate::{
     databases::{Db, all_of},
-    support::patient,
+    support::{cut_off, patient},
 };
 
 on_each_database! {
@@ -123,15 +123,16 @@ async fn once_only_work_runs_once_beside_handlers_that_are_cancelled(db: Db) {
             for n in 0..4 {
                 let pool = pool.clone();
                 handlers.spawn(async move {
-                    for moment in (0..).map(|m| 50 * ((m * 7 + n) % 80)) {
+                    for polls in (0..).map(|m| (m + n) % 6) {
+                        // The handler is not cancelled while its connection is opened: a server that is
+                        // asked for one connection after another has none for others.
+                        let mut connection = pool.acquire().await.expect("is free");
                         let handler = async {
-                            let mut transaction = pool.begin().await.expect("begins");
+                            let mut transaction = connection.begin().await.expect("begins");
                             transaction.execute("SELECT 1").await.expect("answers");
-                            drop(transaction);
                         };
-                        let moment = Duration::from_micros(moment);
-                        let _ = tokio::time::timeout(moment, handler).await;
-                        // A server that is asked for more connections than it can open in time gives none.
+                        cut_off(polls, handler).await;
+                        drop(connection);
                         tokio::time::sleep(Duration::from_millis(5)).await;
                     }
                 });

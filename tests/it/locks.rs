@@ -7,7 +7,7 @@ use perennial::{Perennial, locks::LockName};
 
 use crate::{
     databases::Db,
-    support::{Folder, HANG, until},
+    support::{Folder, HANG, cut_off, until},
 };
 
 /// A short lease, for tests that only wait for its end.
@@ -109,26 +109,6 @@ fn lock_dropped_without_a_runtime_is_free_after_the_lease() {
         })
         .await;
     });
-}
-
-/// Polls a future this many times, at each wake-up, and drops it; `None` if it was not done by
-/// then.
-async fn cut_off<F: Future>(polls: usize, future: F) -> Option<F::Output> {
-    let mut future = std::pin::pin!(future);
-    let mut left = polls;
-    std::future::poll_fn(|cx| {
-        if left == 0 {
-            return std::task::Poll::Ready(None);
-        }
-        left -= 1;
-        let poll = future.as_mut().poll(cx).map(Some);
-        if left == 0 && poll.is_pending() {
-            // The future is dropped without a wake-up.
-            return std::task::Poll::Ready(None);
-        }
-        poll
-    })
-    .await
 }
 
 async fn cancelled_call_leaves_no_lock_stuck_and_releases_no_lock_of_another_holder(db: Db) {

@@ -354,3 +354,23 @@ pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
+
+/// Polls a future this many times, at each wake-up, and drops it; `None` if it was not done by
+/// then.
+pub(crate) async fn cut_off<F: Future>(polls: usize, future: F) -> Option<F::Output> {
+    let mut future = std::pin::pin!(future);
+    let mut left = polls;
+    std::future::poll_fn(|cx| {
+        if left == 0 {
+            return std::task::Poll::Ready(None);
+        }
+        left -= 1;
+        let poll = future.as_mut().poll(cx).map(Some);
+        if left == 0 && poll.is_pending() {
+            // The future is dropped without a wake-up.
+            return std::task::Poll::Ready(None);
+        }
+        poll
+    })
+    .await
+}
