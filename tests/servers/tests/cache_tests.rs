@@ -95,8 +95,11 @@ impl Origin {
 /// Starts a gateway in front of an origin and returns its URL.
 async fn gateway(origin: String, folder: &Path) -> String {
     let database = format!("sqlite://{}", folder.join("gateway.db").display());
-    // On a busy machine, too, a stale page is not served for want of an answer from the database.
-    let builder = Perennial::builder().database_patience(Duration::from_secs(30));
+    // On a busy machine, too, a stale page is not served for want of an answer from the database, or of
+    // a permit.
+    let builder = Perennial::builder()
+        .database_patience(Duration::from_secs(30))
+        .max_regenerations(1000);
     let site = builder.open(&database).await.expect("opens");
     // A default of one second: several tests expect that a cache keeps nothing for long by itself.
     let policy = Refresh::from_headers(Duration::from_secs(1))
@@ -106,7 +109,10 @@ async fn gateway(origin: String, folder: &Path) -> String {
         .layer(policy)
         .share_extension::<Visit>()
         .invalidate_on_unsafe();
-    let client = Client::builder(TokioExecutor::new()).build_http();
+    // The origin closes a connection that was idle for five seconds, at the moment of the next request, too.
+    let client = Client::builder(TokioExecutor::new())
+        .pool_max_idle_per_host(0)
+        .build_http();
     let origin = Origin {
         client,
         url: origin,
