@@ -1,6 +1,6 @@
 use std::{
     fmt,
-    panic::RefUnwindSafe,
+    panic::{RefUnwindSafe, catch_unwind},
     ptr,
     time::{Duration, SystemTime},
 };
@@ -306,15 +306,25 @@ impl Refresh {
 
     /// Returns the interval, counted from the publish at `written`, of a version whose generator
     /// began at `began`. Both times are in microseconds since 1970. `None`: no schedule decides.
-    /// `unit`: as for [`interval_at`](Self::interval_at).
+    /// `unit`: as for [`interval_at`](Self::interval_at). After a panic of the schedule, which an error
+    /// in the log tells, the version is stale after the cooldown.
     pub(crate) fn scheduled(&self, [began, written]: [i64; 2], unit: f64) -> Option<Duration> {
         let schedule = self.schedule?;
         let began = SystemTime::UNIX_EPOCH + duration(began);
-        let Some(first) = schedule.next(began) else {
-            return Some(YEAR);
-        };
         let spread = self.jitter * unit;
-        let second = (spread > 0.0).then(|| schedule.next(first)).flatten();
+        let next = catch_unwind(|| {
+            let first = schedule.next(began)?;
+            let second = (spread > 0.0).then(|| schedule.next(first)).flatten();
+            Some((first, second))
+        });
+        let (first, second) = match next {
+            Ok(Some(next)) => next,
+            Ok(None) => return Some(YEAR),
+            Err(_) => {
+                tracing::error!("the schedule of a policy panicked");
+                return Some(self.cooldown_time());
+            }
+        };
         let between = second.and_then(|second| second.duration_since(first).ok());
         let stale_at = first + part(between.unwrap_or_default(), spread);
         let stale_at = stale_at.duration_since(SystemTime::UNIX_EPOCH);

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use futures_core::Stream;
+use futures_util::Stream;
 use perennial_store::{LockName, Note};
 use tokio::sync::broadcast::{self, Receiver, error::RecvError};
 use tokio_util::sync::ReusableBoxFuture;

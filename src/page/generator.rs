@@ -1,4 +1,10 @@
-use std::{error::Error as StdError, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    error::Error as StdError,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{Response, header};
@@ -31,10 +37,38 @@ pub(crate) struct Generate {
     pub(crate) kept_briefly: bool,
 }
 
+/// The error of an application's generator. The end of the last reference runs the application's code,
+/// whose panic is caught: a visitor may have that reference.
+#[derive(Clone, Debug)]
+pub(crate) struct GeneratorError(Option<Arc<dyn StdError + Send + Sync>>);
+
+impl GeneratorError {
+    /// Hands the error to the application.
+    pub(crate) fn into_inner(mut self) -> Arc<dyn StdError + Send + Sync> {
+        self.0.take().expect("is taken by the last owner alone")
+    }
+
+    fn with_causes(&self) -> String {
+        self.0
+            .as_deref()
+            .map_or_else(String::new, |error| with_causes(error))
+    }
+}
+
+impl Drop for GeneratorError {
+    fn drop(&mut self) {
+        if let Some(error) = self.0.take()
+            && catch_unwind(AssertUnwindSafe(move || drop(error))).is_err()
+        {
+            tracing::error!("the `Drop` of a generator's error panicked");
+        }
+    }
+}
+
 /// A failed regeneration, for the waiting visitors. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
-    pub(crate) error: Arc<dyn StdError + Send + Sync>,
+    pub(crate) error: GeneratorError,
     /// The generator's response, if there is one.
     pub(crate) response: Option<Arc<Response<Bytes>>>,
     /// The time until another try, which follows from the failures before.
@@ -44,16 +78,21 @@ pub(crate) struct Failure {
 impl Failure {
     pub(crate) fn new(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self {
-            error: Arc::from(error.into()),
+            error: GeneratorError(Some(Arc::from(error.into()))),
             response: None,
             retry_in: Duration::ZERO,
         }
     }
 
+    /// Returns the error with its causes.
+    pub(super) fn whole_text(&self) -> String {
+        self.error.with_causes()
+    }
+
     /// Returns the error with its causes, cut to [`LONGEST_ERROR`]. Memory keeps no more of a failure: its
     /// response may be large, and visitors may ask for many pages that fail.
     pub(super) fn text(&self) -> Arc<str> {
-        let mut text = with_causes(&*self.error);
+        let mut text = self.error.with_causes();
         text.truncate(text.floor_char_boundary(LONGEST_ERROR));
         text.into()
     }

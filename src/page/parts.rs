@@ -279,7 +279,7 @@ pub(crate) fn waits_for_itself(site: Site, key: &str) -> bool {
 }
 
 /// Adds tags to the content whose generator this task runs, if there is one.
-pub(crate) fn attach(tags: impl Iterator<Item = String>) {
+pub(crate) fn attach(tags: Vec<String>) {
     if let Some(run) = generator() {
         run.change("", |inherited| inherited.tags.extend(tags));
     }

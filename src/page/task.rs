@@ -4,17 +4,19 @@ mod generate;
 mod report;
 mod visit;
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{panic::AssertUnwindSafe, pin::Pin, sync::Arc, time::Duration};
 
+use futures_util::FutureExt;
 use perennial_store::{Lease, LockKind, LockName, NewEntry, Probe, Publish, Remove, locked};
 use tokio::sync::watch;
 
 use crate::{
     clock::Tick,
     event::Reason,
+    extensions::Tags,
     page::{
-        Event, Facts, Generate, Pages, Representations, Shown, Step, Version,
-        flight::{Effect, Flight, Found},
+        Event, Facts, Generate, Known, Meta, Pages, Representations, Shown, Step, Version,
+        flight::{AsOf, Effect, Flight, Found},
         parts,
     },
     policy::Refresh,
@@ -58,8 +60,19 @@ struct Task {
 }
 
 impl Task {
-    /// Runs to the end, also without visitors, once its own generator has begun.
+    /// Runs to the end, also without visitors, once its own generator has begun. After a panic of the
+    /// application's code, such as a subscriber of the log, another regeneration waits for the cooldown, as
+    /// after a failure.
     async fn run(mut self) {
+        let run = AssertUnwindSafe(self.run_until_end()).catch_unwind();
+        if let Err(panic) = run.await {
+            self.cool_down().await;
+            // Its own `Drop` may panic.
+            drop(panic);
+        }
+    }
+
+    async fn run_until_end(&mut self) {
         self.wait_for_release().await;
         // Memory is empty until the process knows the invalidations from before its start.
         let begun = match self.pages.know().await {
@@ -325,6 +338,37 @@ impl Task {
         // After the lock, as in `leave`.
         drop(left);
         false
+    }
+
+    /// Ends after a panic: memory and the lock are in cooldown.
+    async fn cool_down(&mut self) {
+        let cooldown = self.policy.cooldown_time();
+        let until = self.pages.now() + cooldown;
+        let known = match self.pages.memory.get(&self.key) {
+            Some(Known::Version(version)) => Known::Version(Arc::new(Version {
+                ask_again_at: until,
+                ..Version::clone(&version)
+            })),
+            _ => Known::Cooldown {
+                until,
+                ask_again_at: until,
+                failures: 1,
+                failure: Some("the application's code panicked after its generator".into()),
+                meta: Arc::new(Meta::without_version(
+                    &self.key,
+                    AsOf {
+                        epoch: self.pages.latest_epoch(),
+                        revision: self.pages.invalidations.revision(),
+                    },
+                    Tags::default(),
+                )),
+            },
+        };
+        self.pages.memory.insert(&self.key, known);
+        if let Some(lease) = self.lease.take() {
+            // An unreleased lease expires.
+            drop(lease.release_after(cooldown).await);
+        }
     }
 
     fn lock_name(&self) -> LockName {

@@ -197,7 +197,9 @@ impl Perennial {
     /// # }
     /// ```
     pub fn tag(&self, tags: impl IntoIterator<Item = impl Into<String>>) {
-        parts::attach(tags.into_iter().map(Into::into));
+        // The iterator is the application's, and may tag as well.
+        let tags: Vec<String> = tags.into_iter().map(Into::into).collect();
+        parts::attach(tags);
     }
 
     fn bytes<F, T, E, Fut>(&self, generate: F) -> impl FnOnce() -> Generator + use<F, T, E, Fut>
@@ -281,7 +283,7 @@ impl Perennial {
         };
         match answer {
             Answer::Version(version) => Ok(version),
-            Answer::Failed(failure) => Err(Error::generator(failure.error)),
+            Answer::Failed(failure) => Err(Error::generator(failure.error.into_inner())),
             Answer::Unavailable { retry_in } => Err(Error::unavailable(retry_in)),
             // The site shuts down, or a purge has overtaken the generator.
             Answer::Pass(_) => Err(Error::unavailable(RECHECK)),

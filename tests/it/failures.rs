@@ -104,7 +104,7 @@ impl Runs {
 /// A stream of these frames.
 struct Chunks<I>(I);
 
-impl<I: Iterator<Item = Result<Bytes, std::io::Error>> + Unpin> futures_core::Stream for Chunks<I> {
+impl<I: Iterator<Item = Result<Bytes, std::io::Error>> + Unpin> futures_util::Stream for Chunks<I> {
     type Item = Result<http_body::Frame<Bytes>, std::io::Error>;
 
     fn poll_next(

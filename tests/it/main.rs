@@ -62,6 +62,7 @@ mod once;
 mod outbox;
 mod outer_layers;
 mod own_writes;
+mod panics;
 mod parts;
 mod patience;
 mod paused;

@@ -1,4 +1,10 @@
-use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
+use std::{
+    error::Error as StdError,
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::Duration,
+};
 
 pub mod words;
 
@@ -131,6 +137,14 @@ impl Error {
 
 /// Returns the message of an error and the messages of its causes, in one line.
 pub fn with_causes(error: &dyn StdError) -> String {
+    // The code of an application's error may panic.
+    let text = catch_unwind(AssertUnwindSafe(|| text_with_causes(error)));
+    text.unwrap_or_else(|_| {
+        "an error whose text cannot be read, as its `Display` panicked".to_owned()
+    })
+}
+
+fn text_with_causes(error: &dyn StdError) -> String {
     let causes = std::iter::successors(error.source(), |error| StdError::source(*error));
     causes.fold(error.to_string(), |text, cause| {
         let cause = cause.to_string();

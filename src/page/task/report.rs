@@ -1,6 +1,6 @@
 use std::time::{Duration, SystemTime};
 
-use perennial_store::{Fence, Lease, error::with_causes, name::bounded};
+use perennial_store::{Fence, Lease, name::bounded};
 
 use super::Task;
 use crate::{
@@ -113,9 +113,7 @@ impl Task {
             });
         }
         self.ran();
-        let error = ended
-            .failure
-            .map(|failure| with_causes(&*failure.error).into());
+        let error = ended.failure.map(|failure| failure.whole_text().into());
         let has_content = matches!(
             ended.outcome,
             Outcome::Stored | Outcome::Renewed | Outcome::Unsaved | Outcome::Overtaken
