@@ -2,7 +2,7 @@
 //!
 //! Each process that carries out a change sets a cookie of its own. So two changes in two processes at
 //! the same time both leave their cookies, and a process knows which of them it has to ask the
-//! database for: those of other processes.
+//! database for: those of other processes. The sites of one host leave each other's cookies alone.
 
 use std::sync::Arc;
 
@@ -10,9 +10,40 @@ use http::{HeaderMap, HeaderValue, header};
 
 use crate::page::{Pages, UNKNOWN};
 
-/// The beginning of the name of a cookie. The rest names the process, and the value is the epoch of
-/// the author's latest invalidation there.
+/// The beginning of the name of a cookie. The rest has the numbers of the site and of the process, and the
+/// value is the epoch of the author's latest invalidation there.
 const COOKIE: &str = "perennial-epoch-";
+
+/// The origin of a cookie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Origin {
+    /// 0: a site without a database, or one that this process has not reached yet.
+    pub(super) site: u64,
+    pub(super) process: u64,
+}
+
+impl Origin {
+    /// Returns the origin of the cookies that this process sets.
+    pub(super) fn of(pages: &Pages) -> Self {
+        Self {
+            site: pages.store().site_id(),
+            process: pages.process_id(),
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let (site, process) = text.split_once('-')?;
+        let [site, process] = [site, process].map(|number| u64::from_str_radix(number, 16).ok());
+        Some(Self {
+            site: site?,
+            process: process?,
+        })
+    }
+
+    fn is_of_the_same_site(self, other: Self) -> bool {
+        self.site == other.site || self.site == 0 || other.site == 0
+    }
+}
 
 /// The latest invalidations of an author; 0: there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,21 +54,22 @@ pub(super) struct OwnWrites {
 
 impl OwnWrites {
     /// Reads the cookies of a request. A visitor who invents some deceives nobody else.
-    pub(super) fn of(headers: &HeaderMap, process: u64) -> Option<Self> {
+    pub(super) fn of(headers: &HeaderMap, here: Origin) -> Option<Self> {
         let lines = headers.get_all(header::COOKIE).iter();
         let pairs = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
         let cookies = pairs.filter_map(|pair| {
             let pair = std::str::from_utf8(pair.trim_ascii()).ok()?;
-            let (process, epoch) = pair.strip_prefix(COOKIE)?.split_once('=')?;
-            let process = u64::from_str_radix(process, 16).ok()?;
-            Some((process, epoch.parse::<i64>().ok()?))
+            let (origin, epoch) = pair.strip_prefix(COOKIE)?.split_once('=')?;
+            let origin = Origin::parse(origin)?;
+            Some((origin, epoch.parse::<i64>().ok()?))
         });
-        cookies.fold(None, |found, (its_process, epoch)| {
+        let cookies = cookies.filter(|(origin, _)| origin.is_of_the_same_site(here));
+        cookies.fold(None, |found, (origin, epoch)| {
             let mut found = found.unwrap_or(Self {
                 in_this_process: 0,
                 in_others: 0,
             });
-            let latest = if its_process == process {
+            let latest = if origin.process == here.process {
                 &mut found.in_this_process
             } else {
                 &mut found.in_others
@@ -63,8 +95,10 @@ impl OwnWrites {
 }
 
 /// Sets the cookie of this process.
-pub(super) fn set_cookie(headers: &mut HeaderMap, process: u64, epoch: i64) {
-    let cookie = format!("{COOKIE}{process:x}={epoch}; Max-Age=10; Path=/; HttpOnly; SameSite=Lax");
+pub(super) fn set_cookie(headers: &mut HeaderMap, here: Origin, epoch: i64) {
+    let Origin { site, process } = here;
+    let cookie =
+        format!("{COOKIE}{site:x}-{process:x}={epoch}; Max-Age=10; Path=/; HttpOnly; SameSite=Lax");
     if let Ok(cookie) = HeaderValue::try_from(cookie) {
         headers.append(header::SET_COOKIE, cookie);
     }
@@ -76,24 +110,33 @@ mod tests {
 
     #[test]
     fn cookies_are_read_among_others() {
+        let here = Origin {
+            site: 0xa,
+            process: 0xff,
+        };
         for (cookies, expected) in [
-            ("perennial-epoch-ff=7", Some((7, 0))),
-            ("a=1; perennial-epoch-ff=7;b=2", Some((7, 0))),
-            ("perennial-epoch-1=7", Some((0, 7))),
+            ("perennial-epoch-a-ff=7", Some((7, 0))),
+            ("a=1; perennial-epoch-a-ff=7;b=2", Some((7, 0))),
+            ("perennial-epoch-a-1=7", Some((0, 7))),
             (
-                "perennial-epoch-1=7; perennial-epoch-ff=8; perennial-epoch-2=9",
+                "perennial-epoch-a-1=7; perennial-epoch-a-ff=8; perennial-epoch-a-2=9",
                 Some((8, 9)),
             ),
-            ("perennial-epoch-2=9; perennial-epoch-1=7", Some((0, 9))),
-            ("perennial-epoch-ff=", None),
-            ("perennial-epoch-ff=x", None),
-            ("perennial-epoch-x=7", None),
+            ("perennial-epoch-a-2=9; perennial-epoch-a-1=7", Some((0, 9))),
+            // Of another site, and of a process that has not reached its database.
+            ("perennial-epoch-b-1=7", None),
+            ("perennial-epoch-b-1=7; perennial-epoch-a-2=5", Some((0, 5))),
+            ("perennial-epoch-0-1=7", Some((0, 7))),
+            ("perennial-epoch-a-ff=", None),
+            ("perennial-epoch-a-ff=x", None),
+            ("perennial-epoch-a-x=7", None),
+            ("perennial-epoch-ff=7", None),
             ("perennial-epoch=7", None),
-            ("a=perennial-epoch-ff=7", None),
+            ("a=perennial-epoch-a-ff=7", None),
         ] {
             let mut headers = HeaderMap::new();
             headers.insert(header::COOKIE, HeaderValue::from_static(cookies));
-            let read = OwnWrites::of(&headers, 0xff);
+            let read = OwnWrites::of(&headers, here);
             let read = read.map(|it| (it.in_this_process, it.in_others));
             assert_eq!(read, expected, "{cookies}");
         }

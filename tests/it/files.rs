@@ -140,3 +140,25 @@ async fn pool_that_lacks_settings_is_told_which() {
         until("it is closed", async || pool.is_closed()).await;
     }
 }
+
+/// Its texts are compared by their bytes, which in UTF-16 are in another order.
+#[tokio::test(flavor = "multi_thread")]
+async fn database_in_utf_16_is_refused() {
+    let folder = Folder::new();
+    let options: SqliteConnectOptions = folder.url().parse().expect("a URL");
+    let pool = SqlitePoolOptions::new().max_connections(1);
+    let pool = pool.connect_with(options.create_if_missing(true)).await;
+    let pool = pool.expect("opens");
+    for statement in ["PRAGMA encoding = 'UTF-16le'", "CREATE TABLE own (id INT)"] {
+        sqlx::raw_sql(statement)
+            .execute(&pool)
+            .await
+            .expect("is done");
+    }
+    drop(pool);
+    let error = Perennial::open(&folder.url())
+        .await
+        .expect_err("is refused");
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("UTF-16le"), "{error}");
+}

@@ -4,24 +4,31 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
 };
 
 use axum::{
     Router,
-    http::{HeaderMap, header},
+    http::{HeaderMap, StatusCode, header},
     routing::{get, post},
 };
+use futures_util::FutureExt;
 use perennial::{Perennial, Refresh};
 use tokio::time::{Instant, sleep};
+use tower::ServiceExt;
 
 use crate::{
+    databases::Db,
     elsewhere::Counted,
     paused::{Shared, here},
-    support::request,
+    support::{patient, request},
 };
+
+on_each_database! {
+    sites_of_one_host_do_not_wait_for_each_other
+}
 
 /// No visitor waits for the new version, but for the author.
 const HOUR: Refresh = Refresh::every(Duration::from_hours(1)).in_background();
@@ -235,7 +242,7 @@ async fn invented_epochs_cost_a_statement_a_second_and_regenerate_nothing() {
     let begun = Instant::now();
     let mut asked = 0;
     while begun.elapsed() < Duration::from_secs(10) {
-        let epochs = [i64::MAX, i64::MIN, 0, 1].map(|it| format!("perennial-epoch-1={it}"));
+        let epochs = [i64::MAX, i64::MIN, 0, 1].map(|it| format!("perennial-epoch-0-1={it}"));
         let asking = epochs
             .iter()
             .map(|it| ask(process.address, "GET", "/list", Some(it)));
@@ -264,4 +271,91 @@ async fn code_waits_until_its_process_knows_what_was_invalidated() {
     here.site.purge_tag("list").await.expect("is purged");
     there.site.caught_up().await.expect("answers");
     assert_eq!(ask(there.address, "GET", "/list", None).await.1, "2");
+}
+
+/// A page that takes long, or fails; and a form that changes it.
+fn slow_or_failing(fails: &Arc<AtomicBool>) -> (Perennial, Counted, &'static Router) {
+    let statements = Counted::new(&Shared::new());
+    let site = Perennial::builder().with_store(Box::new(statements.clone()));
+    let site = site.expect("opens");
+    let (runs, fails) = (Arc::new(AtomicUsize::new(0)), Arc::clone(fails));
+    let show = get(async move || {
+        let run = runs.fetch_add(1, SeqCst) + 1;
+        if run > 1 {
+            sleep(Duration::from_secs(10)).await;
+        }
+        match fails.load(SeqCst) {
+            true => Err(StatusCode::INTERNAL_SERVER_ERROR),
+            false => Ok(run.to_string()),
+        }
+    });
+    let writes = site.invalidate_on_success(["list"]).read_own_writes();
+    let app = Router::new()
+        .route("/list", show.layer(site.layer(HOUR).tag("list")))
+        .route("/change", post(async || "").layer(writes));
+    (site, statements, here(app))
+}
+
+#[tokio::test(start_paused = true)]
+async fn author_gets_the_old_page_where_there_is_no_new_one() {
+    let fails = Arc::new(AtomicBool::new(false));
+    let (_site, statements, address) = slow_or_failing(&fails);
+    assert_eq!(ask(address, "GET", "/list", None).await.1, "1");
+    fails.store(true, SeqCst);
+    let cookie = change(address).await;
+    for _ in 0..3 {
+        let (_, shown) = ask(address, "GET", "/list", Some(&cookie)).await;
+        assert_eq!(shown, "1", "in place of a failure");
+        sleep(Duration::from_secs(1)).await;
+    }
+    // In the cooldown, whoever comes with a copy of the cookie.
+    statements.take();
+    for _ in 0..100 {
+        let (_, shown) = ask(address, "GET", "/list", Some(&cookie)).await;
+        assert_eq!(shown, "1");
+    }
+    let statements = statements.take();
+    assert!(statements.values().sum::<usize>() <= 2, "{statements:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn invented_epoch_waits_for_no_new_version() {
+    let (site, _, address) = slow_or_failing(&Arc::default());
+    assert_eq!(ask(address, "GET", "/list", None).await.1, "1");
+    site.invalidate_tag("list").await.expect("is stored");
+    for epoch in [i64::MAX - 1, 1 << 62] {
+        let (cookie, begun) = (format!("perennial-epoch-0-1={epoch}"), Instant::now());
+        let (_, shown) = ask(address, "GET", "/list", Some(&cookie)).await;
+        assert_eq!(shown, "1");
+        assert!(
+            begun.elapsed() < Duration::from_secs(3),
+            "{:?}",
+            begun.elapsed()
+        );
+    }
+}
+
+/// The cookies of a host reach each site behind it.
+async fn sites_of_one_host_do_not_wait_for_each_other(db: Db) {
+    let other = patient().table_prefix("other_").open(db.url()).await;
+    let [site, other] = [db.site().await, other.expect("opens")];
+    let writes = site.invalidate_on_success(["list"]).read_own_writes();
+    let app = Router::new().route("/change", post(async || "").layer(writes));
+    let cookie = change(here(app)).await;
+    let _reads = other.invalidate_on_success(["list"]).read_own_writes();
+    let page = get(async || "page").layer(other.layer(HOUR));
+    let app = Router::new().route("/", page);
+    let visit = |cookie: &str| {
+        let request = http::Request::get("/").header("cookie", cookie);
+        let request = request.body(axum::body::Body::empty());
+        app.clone().oneshot(request.expect("a request"))
+    };
+    let first = visit("").await.expect("answers");
+    assert_eq!(first.status(), 200);
+    // A hit from memory needs no wait.
+    assert!(visit(&cookie).now_or_never().is_some(), "{cookie}");
+    let (name, epoch) = cookie.split_once('=').expect("a value");
+    let process = name.rsplit('-').next().expect("has parts");
+    let from_anywhere = format!("perennial-epoch-0-{process}={epoch}");
+    assert!(visit(&from_anywhere).now_or_never().is_none());
 }

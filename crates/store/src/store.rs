@@ -65,6 +65,12 @@ impl Store {
         })
     }
 
+    /// Returns the [number](Tables::id) of the site; 0: it has no tables, or they are not yet found.
+    pub fn site_id(&self) -> u64 {
+        let tables = self.0.tables.as_ref();
+        tables.and_then(Tables::id).unwrap_or_default()
+    }
+
     /// Returns the time by the clock of this process, in microseconds since 1970.
     pub fn wall_clock(&self) -> i64 {
         let now = self.0.backend.wall_clock();

@@ -86,12 +86,23 @@ pub(crate) struct Facts<'a> {
     pub(crate) statement: Duration,
     /// The process shuts down.
     pub(crate) closing: bool,
-    /// The task has a permit, which bounds the regenerations of a process.
+    /// The task, or the page that a visitor generates, has a permit, which bounds the regenerations of a
+    /// process.
     pub(crate) permit: bool,
     /// By the latest sync, another process still holds the lease that the flight waits for.
     pub(crate) held: bool,
     /// The visitor does not accept an invalidated version from before this epoch. 0: it accepts any.
     pub(crate) not_before: i64,
+}
+
+impl Facts<'_> {
+    /// Returns the facts for a visitor who accepts any servable version.
+    fn for_everybody(&self) -> Self {
+        Self {
+            not_before: 0,
+            ..*self
+        }
+    }
 }
 
 /// The origin of a version in memory.
@@ -294,6 +305,16 @@ impl<B> Known<B> {
         is_busy: impl FnOnce() -> bool,
     ) -> Result<Answer<B>, bool> {
         match self {
+            // In a cooldown nobody regenerates the page, for its author neither. Where the permit was
+            // missing, the visitor may bring one.
+            Self::Version(version)
+                if facts.not_before > 0
+                    && facts.now < version.ask_again_at
+                    && !facts.permit
+                    && version.freshness(&facts.for_everybody()).is_servable() =>
+            {
+                Ok(Answer::Version(version))
+            }
             Self::Version(version) => match version.freshness(facts) {
                 Freshness::Fresh => Ok(Answer::Version(version)),
                 freshness

@@ -87,6 +87,8 @@ impl Pages {
         generate: &mut Option<impl FnOnce() -> Generate>,
     ) -> Result<(watch::Receiver<Shown>, bool), Answer> {
         self.take_loaded(key, policy);
+        let run = parts::current();
+        let lent = run.as_ref().and_then(|run| run.permit(self.address()));
         // What ends with this block does so after the lock: the last reference to a version drops a
         // value of the application's.
         let (view, mut running);
@@ -97,10 +99,12 @@ impl Pages {
         // A regeneration may have ended since the first look at memory. The task writes to memory
         // before the key leaves the list.
         view = self.memory.get(key);
+        let facts = Facts {
+            permit: lent.is_some(),
+            ..self.facts_for(key, policy, accepts)
+        };
         if let Some(view) = view.clone()
-            && let Ok(answer) = view.look(&self.facts_for(key, policy, accepts), || {
-                self.is_elsewhere(key)
-            })
+            && let Ok(answer) = view.look(&facts, || self.is_elsewhere(key))
         {
             return Err(answer);
         }
@@ -121,7 +125,6 @@ impl Pages {
         running.flights.insert(key.to_owned(), sender.clone());
         let before = running.releasing.get(key).cloned();
         drop(running);
-        let run = parts::current();
         // The task exists before the caller's closure runs: if the closure panics, the drop of
         // the task lets another request start.
         let mut task = Task {
@@ -133,8 +136,8 @@ impl Pages {
             before,
             releasing: None,
             given: Generate::default(),
-            outer: run.as_ref().and_then(|run| run.chain()),
-            lent: run.and_then(|run| run.permit(self.address())),
+            outer: run.and_then(|run| run.chain()),
+            lent,
             permit: None,
             held: false,
             lease: None,

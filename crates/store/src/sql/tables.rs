@@ -29,6 +29,8 @@ pub(super) struct Found {
     pub(super) side: Side,
     /// Their schema, or database on MySQL, as SQL writes it. `None`: it has no name that SQL needs.
     pub(super) schema: Option<String>,
+    /// A random number that was stored when the tables were made.
+    pub(super) id: Option<u64>,
 }
 
 impl Tables {
@@ -53,6 +55,12 @@ impl Tables {
     /// The SQL of the tables' server; `None`: the tables are not yet found.
     pub(super) fn side(&self) -> Option<Side> {
         Some(self.0.found.get()?.side)
+    }
+
+    /// A number that all processes of a site share, and that tells the site from others. `None`: the tables
+    /// are not yet found.
+    pub fn id(&self) -> Option<u64> {
+        self.0.found.get()?.id
     }
 
     pub(super) fn set(&self, found: Found) {

@@ -26,7 +26,7 @@ pub(crate) const WAIT: Sides = Sides {
 };
 
 /// The first statements of that transaction: they make the table with the version of the tables.
-pub(crate) const SCHEMA: [Sides; 3] = [
+pub(crate) const SCHEMA: [Sides; 4] = [
     Sides::same(
         "CREATE TABLE IF NOT EXISTS {p}schema (id BIGINT PRIMARY KEY, version BIGINT NOT NULL){engine}",
     ),
@@ -41,7 +41,16 @@ pub(crate) const SCHEMA: [Sides; 3] = [
         postgres: "UPDATE {p}schema SET version = version WHERE id = 1",
         ..Sides::same("")
     },
+    Sides {
+        sqlite: "INSERT INTO {p}schema (id, version) VALUES (3, abs(random() % 4503599627370496)) ON CONFLICT (id) DO NOTHING",
+        postgres: "INSERT INTO {p}schema (id, version) VALUES (3, (random() * 4503599627370496)::bigint) ON CONFLICT (id) DO NOTHING",
+        relative: None,
+        mysql: "INSERT IGNORE INTO {p}schema (id, version) VALUES (3, FLOOR(RAND() * 4503599627370496))",
+    },
 ];
+
+/// -> a random number that tells these tables from those of other sites
+pub(crate) const ID: &str = "SELECT version FROM {p}schema WHERE id = 3";
 
 /// The tables' version: the number of steps that have made them.
 pub(crate) const VERSION: &str = "SELECT version FROM {p}schema WHERE id = 1";

@@ -97,6 +97,9 @@ impl<DB: Driver> SqlStore<DB> {
     async fn prepare(&self) -> Result<Found, Error> {
         let (connections, prefix) = (&self.connections, self.tables.prefix());
         let side = connections.side().await?;
+        if side == Side::Sqlite {
+            self.check_encoding().await?;
+        }
         schema::prepare(connections, side, prefix, tables::STEPS).await?;
         self.file.get_or_init(|| connections.file());
         if side == Side::Sqlite && connections.is_shared() {
@@ -112,7 +115,33 @@ impl<DB: Driver> SqlStore<DB> {
                 place.map_err(|error| Error::database("cannot find the tables' schema", error))?
             }
         };
-        Ok(Found { side, schema })
+        let id = Statement::new(side, prefix, tables::ID);
+        let id = connections.run(&id, &[]).await;
+        let id = id.and_then(|done| done.rows.first().map_or(Ok(None), |row| row.int(0)));
+        let id =
+            id.map_err(|error| Error::database("cannot read the number of the site", error))?;
+        Ok(Found {
+            side,
+            schema,
+            id: id.map(i64::unsigned_abs),
+        })
+    }
+
+    /// Refuses an SQLite database whose texts are not in the order of their bytes, by which variants of a
+    /// key are found.
+    async fn check_encoding(&self) -> Result<(), Error> {
+        let pragma = Statement::new(Side::Sqlite, "", "PRAGMA encoding");
+        let done = self.connections.run(&pragma, &[]).await;
+        let encoding = done.and_then(|done| done.rows.first().map_or(Ok(None), |row| row.text(0)));
+        let encoding = encoding
+            .map_err(|error| Error::database("cannot ask the database for its encoding", error))?;
+        match encoding {
+            Some(encoding) if encoding != "UTF-8" => Err(Error::invalid(format!(
+                "the SQLite database stores texts as {encoding}: use another file for the site, made with `PRAGMA encoding = 'UTF-8'` \
+                 (the default)"
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// Logs what the settings of an application's own pool for SQLite lack.
