@@ -39,9 +39,9 @@ INSERT INTO perennial_invalidation (name, epoch) VALUES ('*', LAST_INSERT_ID(TIM
 INSERT INTO perennial_outbox (id, name) VALUES ($1, $2);
 
 -- Publish: $1 'page', $2 name, $3 owner, $4 fence, $5 epoch, $6 interval, $7 retention, $8 metadata,
--- $9 line of the history, $10 status, $11 headers, $12 size of the body, $13 body
+-- $9 line of the history, $10 size of headers, body and metadata, $11 status, $12 headers, $13 body
 INSERT INTO perennial_entry (name, fence, generated_at, read_at, stale_at, retain_until, epoch, bytes, metadata, history, status, headers, `body`)
-    SELECT $2, LAST_INSERT_ID(l.fence), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + $6, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + $7, $5, $12, $8, coalesce($9, x''), $10, coalesce($11, x''), coalesce($13, x'')
+    SELECT $2, LAST_INSERT_ID(l.fence), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + $6, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + $7, $5, $10, $8, coalesce($9, x''), $11, coalesce($12, x''), coalesce($13, x'')
     FROM perennial_lock l WHERE l.kind = $1 AND l.name = $2 AND l.owner = $3 AND l.fence = $4 FOR UPDATE
     ON DUPLICATE KEY UPDATE
         generated_at = IF(perennial_entry.fence < VALUES(fence), VALUES(generated_at), generated_at),

@@ -41,12 +41,12 @@ INSERT INTO perennial_invalidation AS i (name, epoch)
 INSERT INTO perennial_outbox (id, name) VALUES ($1, $2);
 
 -- Publish: $1 'page', $2 name, $3 owner, $4 fence, $5 epoch, $6 interval, $7 retention, $8 metadata,
--- $9 line of the history, $10 status, $11 headers, $12 size of the body, $13 body
+-- $9 line of the history, $10 size of headers, body and metadata, $11 status, $12 headers, $13 body
 WITH l AS (
         SELECT fence AS held, (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000) AS at FROM perennial_lock WHERE kind = $1 AND name = $2 AND owner = $3 AND fence = $4
     )
     INSERT INTO perennial_entry AS e (name, fence, generated_at, read_at, stale_at, retain_until, epoch, bytes, metadata, history, status, headers, body)
-    SELECT $2, l.held, l.at, l.at, l.at + $6, l.at + $7, $5, $12, $8, $9, $10, $11, $13 FROM l WHERE true
+    SELECT $2, l.held, l.at, l.at, l.at + $6, l.at + $7, $5, $10, $8, $9, $11, $12, $13 FROM l WHERE true
     ON CONFLICT (name) DO UPDATE SET
         fence = excluded.fence,
         generated_at = excluded.generated_at,

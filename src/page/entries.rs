@@ -150,7 +150,8 @@ pub struct Entry {
     /// The time until a request regenerates the page. Zero: the next request does.
     #[serde(rename = "next_regeneration_s", serialize_with = "seconds")]
     pub next_regeneration: Duration,
-    /// The size of the stored body, in bytes.
+    /// The stored size, in bytes: of the body, the headers, and the metadata, which have the tags and a long
+    /// key.
     pub bytes: u64,
     /// The approximate size in memory, in bytes; `None`: not in memory.
     pub memory_bytes: Option<u64>,

@@ -33,9 +33,10 @@ impl Pages {
         self.know_latest().await?;
         let (mut entries, mut from) = (Vec::new(), filter.first_name());
         for _ in 0..STEPS {
-            let rows = self.store.call(List::new(&from, STEP)).await?;
-            let mut until = (rows.len() == STEP).then(|| name_after(&rows[STEP - 1].name));
-            let rows = rows.into_iter();
+            let stored = self.store.call(List::new(&from, STEP)).await?;
+            let last = stored.rows.last().filter(|_| stored.more);
+            let mut until = last.map(|last| name_after(&last.name));
+            let rows = stored.rows.into_iter();
             let mut listed: Vec<_> = rows.map(|row| self.entry_of(row)).collect();
             listed.extend(self.not_stored(&from, until.as_deref()));
             listed.sort_by(|(a, _), (b, _)| a.cmp(b));
@@ -73,7 +74,7 @@ impl Pages {
     pub(crate) async fn entry(self: &Arc<Self>, key: &str) -> Result<Option<Entry>, Error> {
         self.know_latest().await?;
         let name = bounded(key);
-        let row = self.store.call(List::new(&*name, 1)).await?.pop();
+        let row = self.store.call(List::new(&*name, 1)).await?.rows.pop();
         let stored = row.filter(|row| row.name == name);
         if let Some(row) = stored {
             return Ok(Some(self.entry_of(row).1));

@@ -75,8 +75,8 @@ impl Builder {
         self
     }
 
-    /// Sets the capacity of the stored pages in bytes, each counted with its body and 2 KiB.
-    /// Default: 1 GiB. With `u64::MAX` there is no limit.
+    /// Sets the capacity of the stored pages in bytes. Each counts with its body, headers, tags and key, and
+    /// 2 KiB. Default: 1 GiB. With `u64::MAX` there is no limit.
     ///
     /// Beyond it, once a minute, a request removes the pages that nobody has read for longest, and
     /// the log says so. Set the same capacity in each process. Zero is an error of `open`.

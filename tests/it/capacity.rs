@@ -2,14 +2,17 @@
 
 use std::time::Duration;
 
-use axum::{Router, routing::get};
-use perennial::{Perennial, Refresh};
+use axum::{Extension, Router, routing::get};
+use perennial::{Perennial, Refresh, Tags};
 use perennial_testing::{Database, advance};
 
 use crate::support;
 
 /// The number of pages for which the store has room.
 const ROOM: u64 = 10;
+
+/// A page takes 10,000 bytes, 2 KiB, and some hundred bytes of headers and metadata.
+const CAPACITY: u64 = ROOM * 12_500;
 
 fn process(database: &Database, capacity: Option<u64>) -> (Perennial, Router) {
     let builder = Perennial::builder();
@@ -46,7 +49,7 @@ async fn stored(site: &Perennial) -> Vec<u64> {
 #[tokio::test(start_paused = true)]
 async fn pages_that_no_process_has_read_for_longest_leave_a_full_store() {
     let database = Database::new();
-    let capacity = Some(ROOM * (10_000 + 2048));
+    let capacity = Some(CAPACITY);
     let [(site, one), (_, other)] = [(); 2].map(|()| process(&database, capacity));
     for n in 0..ROOM {
         visit(&one, n).await;
@@ -77,7 +80,7 @@ async fn pages_that_no_process_has_read_for_longest_leave_a_full_store() {
 #[tokio::test(start_paused = true)]
 async fn page_that_is_read_all_the_time_stays_while_others_come_and_go() {
     let database = Database::new();
-    let capacity = Some(ROOM * (10_000 + 2048));
+    let capacity = Some(CAPACITY);
     let [(site, one), (_, other)] = [(); 2].map(|()| process(&database, capacity));
     for n in 0..200 {
         visit(&one, 0).await;
@@ -93,7 +96,7 @@ async fn page_that_is_read_all_the_time_stays_while_others_come_and_go() {
 #[tokio::test(start_paused = true)]
 async fn page_that_was_read_long_before_leaves_the_store_first() {
     let database = Database::new();
-    let (site, app) = process(&database, Some(ROOM * (10_000 + 2048)));
+    let (site, app) = process(&database, Some(CAPACITY));
     for n in 0..7 {
         visit(&app, n).await;
     }
@@ -112,5 +115,35 @@ async fn page_that_was_read_long_before_leaves_the_store_first() {
     assert_eq!(stored.len() as u64, ROOM);
     for n in [0].into_iter().chain(10..15) {
         assert!(stored.contains(&n), "{stored:?}");
+    }
+}
+
+/// A visitor chooses the length of a key, up to 4 KiB, and the application the headers and tags.
+#[tokio::test(start_paused = true)]
+async fn long_keys_headers_and_tags_take_room() {
+    const CAPACITY: usize = 1 << 20;
+    for (kind, size) in [("key", 4_000), ("header", 30_000), ("tags", 30_000)] {
+        let builder = Perennial::builder().store_capacity(CAPACITY as u64);
+        let site = Database::new().open(builder).expect("opens");
+        let size_of = move |it: &str| if kind == it { size } else { 1 };
+        let page = get(async move || {
+            let header = "x".repeat(size_of("header"));
+            let tags = size_of("tags").div_ceil(100);
+            let tags = Tags::new((0..tags).map(|n| format!("{n:0100}")));
+            ([("x-long", header)], Extension(tags), "x")
+        });
+        let page = page.layer(site.layer(Refresh::every(Duration::from_hours(100))));
+        let app = Router::new().route("/{n}", page);
+        let room = CAPACITY / (size + 2048);
+        for n in 0..2 * room {
+            let path = format!("/{n}-{}", "x".repeat(size_of("key")));
+            assert_eq!(support::get(&app, &path).await.status, 200);
+        }
+        for _ in 0..4 {
+            advance(Duration::from_secs(61)).await;
+            support::get(&app, "/1").await;
+        }
+        let stored = site.latest(1000).await.expect("answers").len();
+        assert!((room * 8 / 10..=room).contains(&stored), "{kind}: {stored}");
     }
 }

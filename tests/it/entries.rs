@@ -17,6 +17,7 @@ use crate::{
 
 on_each_database! {
     each_stored_page_is_listed_with_its_origin
+    row_that_cannot_be_read_stops_no_list_and_no_purge
 }
 
 async fn keys(site: &Perennial, filter: EntryFilter) -> Vec<String> {
@@ -81,10 +82,9 @@ async fn each_stored_page_is_listed_with_its_origin(db: Db) {
         .expect("answers")
         .expect("is stored");
     assert_eq!((entry.state, entry.status), (EntryState::Fresh, Some(200)));
-    assert_eq!(
-        (&*entry.layer, entry.bytes, entry.interval),
-        ("books", 6, DAY)
-    );
+    assert_eq!((&*entry.layer, entry.interval), ("books", DAY));
+    // The body of six bytes, two headers, and the metadata.
+    assert!((100..500).contains(&entry.bytes), "{}", entry.bytes);
     assert_eq!(
         (entry.tags, entry.revision.as_deref()),
         (vec!["catalog".to_owned()], Some("7"))
@@ -212,4 +212,47 @@ async fn long_list_comes_in_pages() {
     let none = EntryFilter::new().prefix("part/").tag("nowhere");
     let page = site.entries(&none).await.expect("is listed");
     assert!(page.entries.is_empty() && page.next.is_none());
+}
+
+async fn row_that_cannot_be_read_stops_no_list_and_no_purge(db: Db) {
+    let site = db.site().await;
+    let policy = Refresh::every(DAY);
+    for key in ["a/1", "a/2", "a/3", "a/4", "b/1"] {
+        let content = async || Ok::<_, Infallible>("x");
+        let stored = site.content(key, policy, content).await;
+        stored.expect("is stored");
+    }
+    support::until("they are stored", async || {
+        db.int("SELECT COUNT(*) FROM perennial_entry").await == Some(5)
+    })
+    .await;
+    // A program in another language, or a fault of a disk.
+    for (key, change) in [
+        ("a/1", "status = 70000"),
+        ("a/2", "bytes = -1"),
+        ("a/3", "metadata = 'no JSON'"),
+    ] {
+        let broken = format!("UPDATE perennial_entry SET {change} WHERE name = '{key}'");
+        assert_eq!(db.execute(&broken).await, 1, "{key}");
+    }
+    // PostgreSQL stores no text that is none.
+    let no_text = match db.url().split(':').next() {
+        Some("postgres") => "DELETE FROM perennial_entry WHERE name = 'a/4'",
+        Some("mysql") => "UPDATE perennial_entry SET name = x'612f34ff' WHERE name = 'a/4'",
+        _ => "UPDATE perennial_entry SET name = CAST(x'612f34ff' AS TEXT) WHERE name = 'a/4'",
+    };
+    assert_eq!(db.execute(no_text).await, 1);
+    assert_eq!(
+        keys(&site, EntryFilter::new()).await,
+        ["a/1", "a/2", "a/3", "b/1"]
+    );
+    assert_eq!(keys(&site, EntryFilter::new().limit(1)).await, ["a/1"]);
+    let last = EntryFilter::new().start_at("a/4");
+    assert_eq!(keys(&site, last).await, ["b/1"]);
+    // A new process loads what it can read.
+    let other = db.site().await;
+    let content = other.content("b/1", policy, async || Ok::<_, Infallible>("y"));
+    assert_eq!(content.await.expect("is stored").text(), "x");
+    other.purge_prefix("a/").await.expect("is purged");
+    assert_eq!(keys(&site, EntryFilter::new()).await, ["b/1"]);
 }

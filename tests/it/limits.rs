@@ -81,7 +81,7 @@ async fn name_of_any_length_is_one_row(db: Db) {
         assert!(released, "{name:?}");
     }
     let count = names.len() + unusual.len();
-    let listed = ask(&*store, List::new("\u{1}", 100)).await;
+    let listed = ask(&*store, List::new("\u{1}", 100)).await.rows;
     assert_eq!(listed.len(), count, "each name is a row of its own");
     for name in names.iter().chain(&unusual) {
         let page = LockName::of(LockKind::Page, name.as_str());
@@ -113,7 +113,7 @@ async fn body_of_any_size_comes_back(db: Db) {
         assert!(publish(&*store, &lease, &content).await);
         let (_, read) = stored(&*store, &lease.name).await.expect("is stored");
         assert!(read == body, "{size}");
-        let row = ask(&*store, List::new("/", 1)).await.remove(0);
+        let row = ask(&*store, List::new("/", 1)).await.rows.remove(0);
         assert_eq!(row.bytes, size as u64);
         let released = ask(&*store, Release::new(&lease, Duration::ZERO)).await;
         assert!(released);
@@ -133,7 +133,7 @@ async fn times_without_an_end_fit_a_column(db: Db) {
     };
     let published = ask(&*store, Publish::new(&lease, endless)).await;
     assert!(published);
-    let row = ask(&*store, List::new("/", 1)).await.remove(0);
+    let row = ask(&*store, List::new("/", 1)).await.rows.remove(0);
     assert!(row.interval >= FOREVER && row.epoch == i64::MAX, "{row:?}");
     assert!(ask(&*store, Extend::new(&lease, FOREVER)).await);
     let released = ask(&*store, Release::new(&lease, FOREVER)).await;
@@ -163,7 +163,7 @@ async fn rows_of_the_years_1_and_9999_are_read(db: Db) {
         assert_eq!((entry.generated, entry.undated), (micros, is_ahead));
         assert_eq!(entry.age.is_zero(), is_ahead);
         assert_eq!(probed.lock.remaining.is_zero(), !is_ahead);
-        let row = ask(&*store, List::new("/", 1)).await.remove(0);
+        let row = ask(&*store, List::new("/", 1)).await.rows.remove(0);
         assert_eq!((row.undated, row.interval), (is_ahead, Duration::ZERO));
         let visited = db.site().await.entry("/").await.expect("answers");
         assert!(visited.is_some());

@@ -72,6 +72,13 @@ pub(crate) fn content(body: &str) -> Response<Bytes> {
 
 const METADATA: &str = r#"{"tags":["a &b"]}"#;
 
+/// The size of an entry with this body: its headers and metadata take room, too.
+fn size(body: &str) -> u64 {
+    let headers = ["x-twice", "a", "x-twice", "\u{fc}: b"];
+    let headers = headers.map(|text| text.chars().count());
+    (headers.iter().sum::<usize>() + METADATA.len() + body.len()) as u64
+}
+
 /// Returns an entry with this content, for an hour.
 pub(crate) fn entry(content: &Response<Bytes>) -> NewEntry {
     NewEntry {
@@ -386,7 +393,7 @@ async fn published_entry_comes_back_unchanged(db: Db) {
 
 async fn pages_are_listed_in_order_with_their_locks_and_history(db: Db) {
     let store = open(&db).await;
-    let list = async |from: &str, most| ask(&*store, List::new(from, most)).await;
+    let list = async |from: &str, most| ask(&*store, List::new(from, most)).await.rows;
     assert_eq!(list("/", 10).await, []);
     let lines: Vec<_> = (0..30)
         .map(|n| format!("{n} {}\n", "x".repeat(100)))
@@ -414,9 +421,12 @@ async fn pages_are_listed_in_order_with_their_locks_and_history(db: Db) {
     let names: Vec<_> = all.iter().map(|row| &*row.name).collect();
     assert_eq!(names, ["/a", "/b", "/c", "/ä"]);
     assert_eq!(list("/b", 2).await.len(), 2);
+    for (most, more) in [(2, true), (10, false)] {
+        assert_eq!(ask(&*store, List::new("/b", most)).await.more, more);
+    }
     let [a, b] = [&all[0], &all[1]];
-    assert_eq!((a.bytes, a.status, &*a.metadata), (0, 404, METADATA));
-    assert_eq!(b.bytes, "of a page".len() as u64);
+    assert_eq!((a.status, &*a.metadata), (404, METADATA));
+    assert_eq!([a.bytes, b.bytes], ["", "of a page"].map(size));
     assert_eq!((b.fence, b.lock.fence), (known, known));
     assert!(b.lock.owner.is_none() && b.lock.remaining.is_zero());
     assert!(a.lock.owner.is_some() && a.lock.remaining > NONE && a.lock.remaining <= LEASE);
@@ -441,12 +451,13 @@ async fn pages_are_counted_and_the_latest_come_first(db: Db) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let counted = store.ask(Count {}).await.expect("answers");
-    assert_eq!((counted.pages, counted.stale, counted.bytes), (2, 1, 8));
+    assert_eq!((counted.pages, counted.stale), (2, 1));
+    assert_eq!(counted.bytes, 2 * size("/old"));
     for (most, expected) in [(5, &["/new", "/old"][..]), (1, &["/new"])] {
         let latest = store.ask(Latest { most }).await.expect("answers");
         let names: Vec<_> = latest.iter().map(|row| &*row.name).collect();
         assert_eq!(names, expected);
-        assert!(latest[0].lock.owner.is_some() && latest[0].bytes == 4);
+        assert!(latest[0].lock.owner.is_some() && latest[0].bytes == size("/new"));
     }
     let names = ["/new", "/unknown", "/old"].map(str::to_owned).to_vec();
     let mut read = store.ask(Read { names }).await.expect("answers");
@@ -486,13 +497,14 @@ async fn pages_that_nobody_reads_go_first_but_for_those_being_regenerated(db: Db
     };
     assert_eq!(left().await, ["/read", "/new", "/old", "/held"]);
     let evict = async |excess| ask(&*store, Evict { excess }).await;
-    assert_eq!(evict(1).await, ROW + 4);
+    assert_eq!(evict(1).await, ROW + size("/old"));
     assert_eq!(left().await, ["/read", "/new", "/held"]);
-    assert_eq!(evict(u64::MAX).await, 2 * ROW + 9);
+    let both = size("/read") + size("/new");
+    assert_eq!(evict(u64::MAX).await, 2 * ROW + both);
     assert_eq!(left().await, ["/held"]);
     assert_eq!(evict(1).await, 0);
     let counted = ask(&*store, Count {}).await;
-    assert_eq!(counted.weight(), ROW + 5);
+    assert_eq!(counted.weight(), ROW + size("/held"));
     let two_hours = Duration::from_secs(2 * 3600);
     assert!(counted.unread >= two_hours && counted.unread < two_hours + LEASE);
 }
@@ -558,6 +570,16 @@ async fn the_same_content_is_renewed_only_over_itself(db: Db) {
         Some((first.fence, "1".into()))
     );
     assert!(renew(&*store, &second, first.fence).await);
+    let longer = NewEntry {
+        renews: Some(second.fence),
+        metadata: format!("{METADATA}{:50}", ""),
+        ..entry(&content("1"))
+    };
+    ask(&*store, Release::new(&second, NONE)).await;
+    let third = lock(&*store, "a", LEASE).await;
+    assert!(ask(&*store, Publish::new(&third, longer)).await);
+    let counted = ask(&*store, Count {}).await;
+    assert_eq!(counted.bytes, size("1") + 50);
 }
 
 async fn an_entry_is_removed_only_under_the_lease(db: Db) {

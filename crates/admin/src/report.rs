@@ -31,9 +31,9 @@ pub struct Report {
     pub pages: u64,
     /// Those whose interval is over. An invalidated page counts only then.
     pub stale: u64,
-    /// The size of their bodies, in bytes.
+    /// The size of their bodies, headers and metadata, in bytes.
     pub bytes: u64,
-    /// The size of the pages as it counts for the capacity: their bodies and 2 KiB each.
+    /// The size of the pages as it counts for the capacity: `bytes` and 2 KiB for each page.
     pub stored_bytes: u64,
     /// The capacity of the store, in bytes. `None`: not set, as in the command line.
     pub store_capacity: Option<u64>,

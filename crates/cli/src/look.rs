@@ -42,7 +42,7 @@ pub(crate) fn summary(report: Report) {
             "pages in cooldown after a failure",
         ),
         (report.held.len() as u64, "locks held"),
-        (report.bytes, "bytes of stored bodies"),
+        (report.bytes, "bytes of stored pages"),
     ] {
         print::line(&format!("{number:>10} {what}"));
     }

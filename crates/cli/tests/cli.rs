@@ -141,10 +141,9 @@ async fn what_is_stored_is_listed_and_harmless() {
         let entries = db.json(&["entries"]);
         assert_eq!(entries["entries"].as_array().map(Vec::len), Some(3));
         let entry = db.json(&["show", "part/a"]);
-        assert_eq!(
-            (&entry["state"], &entry["bytes"]),
-            (&"fresh".into(), &6.into())
-        );
+        assert_eq!(entry["state"], "fresh");
+        // The body has six bytes, the metadata more.
+        assert!(entry["bytes"].as_u64() > Some(6), "{entry}");
         assert_eq!(
             db.json(&["history", HOSTILE])["history"][0]["reason"],
             "miss"

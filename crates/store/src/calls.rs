@@ -9,8 +9,8 @@ use bytes::Bytes;
 use http::Response;
 
 use crate::rows::{
-    Begun, Counted, Entry, EntryRow, LeaseRow, LockRow, NewEntry, Numbered, Probed, Pruned, Synced,
-    Tried, Unused,
+    Begun, Counted, Entry, EntryRow, LeaseRow, Listed, LockRow, NewEntry, Numbered, Probed, Pruned,
+    Synced, Tried, Unused,
 };
 use crate::{
     error::BoxError,
@@ -237,7 +237,7 @@ calls! {
 
     /// Returns the first `most` pages whose names are not less than `from`, in the order of names.
     /// `from` has at most 255 bytes and no NUL, and is not empty.
-    List "list" reads [from: String] { most: usize } -> Vec<EntryRow>;
+    List "list" reads [from: String] { most: usize } -> Listed;
 
     /// Returns the `most` pages that were generated or [read](Touch) last, the latest one first.
     Latest "latest" reads [] { most: usize } -> Vec<EntryRow>;

@@ -53,6 +53,21 @@ pub struct NewEntry {
     pub retention: Duration,
 }
 
+impl NewEntry {
+    /// Returns the size of the entry, in bytes.
+    pub fn size(&self) -> u64 {
+        stored_size(&self.content, &self.metadata)
+    }
+}
+
+/// Returns the size of a stored page, in bytes: of its headers and its body, and of the metadata, which
+/// have its key and its tags.
+pub fn stored_size(content: &Response<Bytes>, metadata: &str) -> u64 {
+    let headers = content.headers().iter();
+    let headers = headers.map(|(name, value)| name.as_str().len() + value.len());
+    (headers.sum::<usize>() + content.body().len() + metadata.len()) as u64
+}
+
 #[derive(Debug)]
 pub struct Entry {
     pub fence: i64,
@@ -78,11 +93,21 @@ pub struct EntryRow {
     pub interval: Duration,
     pub epoch: i64,
     pub status: u16,
+    /// See [`NewEntry::size`].
     pub bytes: u64,
     pub metadata: String,
     pub history: String,
     /// The lock of the page; with the fence 0 if there is none.
     pub lock: LockRow,
+}
+
+/// A part of the list of stored pages.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listed {
+    /// The pages, without those whose names cannot be read.
+    pub rows: Vec<EntryRow>,
+    /// There may be more behind the last row.
+    pub more: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -103,7 +128,7 @@ impl Counted {
     }
 }
 
-/// The approximate size of a page's row beside its body.
+/// The approximate size of a page's row beside its [size](NewEntry::size): the history, the lock, the indexes.
 pub const ROW: u64 = 2 << 10;
 
 /// The state of a lock in a [`Probed`].

@@ -26,10 +26,7 @@ impl Rows {
         Counted {
             pages: self.entries.len() as u64,
             stale: pages.clone().filter(|page| page.stale_at <= now).count() as u64,
-            bytes: pages
-                .clone()
-                .map(|page| page.content.body().len() as u64)
-                .sum(),
+            bytes: pages.clone().map(Page::size).sum(),
             unread: duration(now - pages.map(|page| page.read_at).min().unwrap_or(now)),
         }
     }
@@ -41,7 +38,7 @@ impl Rows {
         };
         let pages = self.entries.iter().filter(|(name, _)| !held(name));
         let mut pages: Vec<_> = pages
-            .map(|(name, page)| (page.read_at, name.clone(), page.content.body().len()))
+            .map(|(name, page)| (page.read_at, name.clone(), page.size()))
             .collect();
         pages.sort_unstable();
         let mut freed = 0;
@@ -49,7 +46,7 @@ impl Rows {
             if freed >= excess {
                 break;
             }
-            freed += bytes as u64 + ROW;
+            freed += bytes + ROW;
             self.entries.remove(&name);
         }
         freed
@@ -68,7 +65,7 @@ impl Rows {
             interval: duration(page.stale_at - page.generated),
             epoch: page.epoch,
             status: page.content.status().as_u16(),
-            bytes: page.content.body().len() as u64,
+            bytes: page.size(),
             metadata: page.metadata.clone(),
             history: page.history.clone(),
             lock: {

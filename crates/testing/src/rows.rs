@@ -7,9 +7,9 @@ use http::Response;
 
 use super::{lock::Lock, memory::micros, requests::Requests};
 use perennial_store::{
-    BreakLock, Call, Entry, Extend, LeaseRow, LockKind, LockName, LockState, NewEntry, Probe,
-    Probed, PruneEntries, PruneLocks, Pruned, Publish, Release, Remove, Reply, Revoke, Tried,
-    TryLock, clock::duration, name::bounded, sql::dialect::SET_BACK,
+    BreakLock, Call, Entry, Extend, LeaseRow, Listed, LockKind, LockName, LockState, NewEntry,
+    Probe, Probed, PruneEntries, PruneLocks, Pruned, Publish, Release, Remove, Reply, Revoke,
+    Tried, TryLock, clock::duration, name::bounded, sql::dialect::SET_BACK, stored_size,
 };
 
 /// The number of rows that one call of the pruning examines.
@@ -47,6 +47,10 @@ pub(super) struct Page {
 }
 
 impl Page {
+    pub(super) fn size(&self) -> u64 {
+        stored_size(&self.content, &self.metadata)
+    }
+
     fn entry(&self, now: i64) -> Entry {
         Entry {
             fence: self.fence,
@@ -110,7 +114,11 @@ impl Rows {
                 self.purge(&call.key);
                 Reply::Purge(())
             }
-            Call::List(call) => Reply::List(self.list(&call.from, call.most, now)),
+            Call::List(call) => {
+                let rows = self.list(&call.from, call.most, now);
+                let more = rows.len() == call.most;
+                Reply::List(Listed { rows, more })
+            }
             Call::Latest(call) => Reply::Latest(self.latest(call.most, now)),
             Call::Read(call) => {
                 let pages = call

@@ -13,12 +13,12 @@ pub(crate) const PROBE: Sides = Sides::same(
 
 /// Stores an entry under the lease, over an entry with a smaller fence.
 ///
-/// kind, name, owner, fence, epoch, interval, retention, metadata, line of the history, status,
-/// headers, size of the body, body -> fence, if the entry was published
+/// kind, name, owner, fence, epoch, interval, retention, metadata, line of the history, size, status,
+/// headers, body -> fence, if the entry was published
 pub(crate) const PUBLISH: Sides = Sides {
     // FOR UPDATE: no process acquires the lock during the statement, whatever the isolation level.
     mysql: "{waits}INSERT INTO {p}entry (name, fence, generated_at, read_at, stale_at, retain_until, epoch, bytes, metadata, history, status, headers, `body`)
-        SELECT $2, LAST_INSERT_ID(l.fence), {now}, {now}, {now} + $6, {now} + $7, $5, $12, $8, coalesce($9, x''), $10, coalesce($11, x''), coalesce($13, x'')
+        SELECT $2, LAST_INSERT_ID(l.fence), {now}, {now}, {now} + $6, {now} + $7, $5, $10, $8, coalesce($9, x''), $11, coalesce($12, x''), coalesce($13, x'')
         FROM {p}lock l WHERE l.kind = $1 AND l.name = $2 AND l.owner = $3 AND l.fence = $4 FOR UPDATE
         ON DUPLICATE KEY UPDATE
             generated_at = IF({p}entry.fence < VALUES(fence), VALUES(generated_at), generated_at),
@@ -38,7 +38,7 @@ pub(crate) const PUBLISH: Sides = Sides {
             SELECT fence AS held, {now} AS at FROM {p}lock WHERE kind = $1 AND name = $2 AND owner = $3 AND fence = $4{share}
         )
         INSERT INTO {p}entry AS e (name, fence, generated_at, read_at, stale_at, retain_until, epoch, bytes, metadata, history, status, headers, body)
-        SELECT $2, l.held, l.at, l.at, l.at + $6, l.at + $7, $5, $12, $8, $9, $10, $11, $13 FROM l WHERE true
+        SELECT $2, l.held, l.at, l.at, l.at + $6, l.at + $7, $5, $10, $8, $9, $11, $12, $13 FROM l WHERE true
         ON CONFLICT (name) DO UPDATE SET
             fence = excluded.fence,
             generated_at = excluded.generated_at,
@@ -59,23 +59,23 @@ pub(crate) const PUBLISH: Sides = Sides {
 
 /// Renews the age of the entry with the known fence, under the lease.
 ///
-/// kind, name, owner, fence, epoch, interval, retention, metadata, line of the history, known fence
-/// -> fence, if the entry was renewed
+/// kind, name, owner, fence, epoch, interval, retention, metadata, line of the history, size, known
+/// fence -> fence, if the entry was renewed
 pub(crate) const RENEW: Sides = Sides {
     // LIMIT makes the inner table before the join. The lock's row in it is locked at every
     // isolation level.
     mysql: "{waits}UPDATE {p}entry e JOIN (
             SELECT fence FROM {p}lock WHERE kind = $1 AND name = $2 AND owner = $3 AND fence = $4 LIMIT 1 FOR UPDATE
         ) l SET e.fence = LAST_INSERT_ID(l.fence), e.generated_at = {now}, e.read_at = {now}, e.stale_at = {now} + $6, e.retain_until = {now} + $7,
-            e.epoch = $5, e.metadata = $8, e.history = CONCAT($9, LEFT(e.history, 2400))
-        WHERE e.name = $2 AND e.fence = $10 AND e.fence < $4",
+            e.epoch = $5, e.bytes = $10, e.metadata = $8, e.history = CONCAT($9, LEFT(e.history, 2400))
+        WHERE e.name = $2 AND e.fence = $11 AND e.fence < $4",
     ..Sides::same(
         "WITH l AS (
             SELECT fence AS held, {now} AS at FROM {p}lock WHERE kind = $1 AND name = $2 AND owner = $3 AND fence = $4{share}
         )
         UPDATE {p}entry AS e SET fence = l.held, generated_at = l.at, read_at = l.at, stale_at = l.at + $6, retain_until = l.at + $7,
-            epoch = $5, metadata = $8, history = $9 || substr(e.history, 1, 2400)
-        FROM l WHERE e.name = $2 AND e.fence = $10 AND e.fence < $4
+            epoch = $5, bytes = $10, metadata = $8, history = $9 || substr(e.history, 1, 2400)
+        FROM l WHERE e.name = $2 AND e.fence = $11 AND e.fence < $4
         RETURNING fence",
     )
 };
@@ -103,8 +103,8 @@ pub(crate) const DELETE_VARIANTS: Sides =
 
 /// The first pages from a name on, in the order of names, with their locks, and without content.
 ///
-/// the first name, the number of pages -> name, fence, age, interval, epoch, status, size of the
-/// body, metadata, history; lock: owner, fence, remaining, age
+/// the first name, the number of pages -> name, fence, age, interval, epoch, status, size,
+/// metadata, history; lock: owner, fence, remaining, age
 pub(crate) const LIST: Sides = Sides::same(
     "SELECT e.name, e.fence, n.at - e.generated_at, e.stale_at - e.generated_at, e.epoch, e.status, e.bytes, e.metadata, e.history,
         l.owner, coalesce(l.fence, 0), coalesce(l.expires_at - n.at, 0), coalesce(n.at - l.acquired_at, 0)
@@ -144,7 +144,7 @@ pub(crate) const TOUCH: &str =
 
 /// The hundred pages with the earliest `read_at`, without those that are being regenerated.
 ///
-/// -> name, size of the body, time of the read
+/// -> name, size, time of the read
 pub(crate) const UNREAD: Sides = Sides::same(
     "SELECT e.name, e.bytes, e.read_at FROM {p}entry e
     WHERE NOT EXISTS (SELECT 1 FROM {p}lock l WHERE l.kind = 'page' AND l.name = e.name AND l.owner IS NOT NULL AND l.expires_at > {now})

@@ -9,7 +9,7 @@ use crate::{
     clock::{FOREVER, duration, micros},
     error::BoxError,
     name::{LockKind, LockName, bounded},
-    rows::{Counted, Entry, EntryRow, LockRow, LockState, Probed, Pruned, ROW},
+    rows::{Counted, Entry, EntryRow, Listed, LockRow, LockState, Probed, Pruned, ROW},
     sql::{
         dialect::SET_BACK,
         run::{Arg, Cells, Driver, number},
@@ -89,6 +89,7 @@ impl<DB: Driver> SqlStore<DB> {
             Arg::Int(micros(entry.retention.min(FOREVER))),
             Arg::Text(&entry.metadata),
             Arg::Text(&entry.history),
+            Arg::Int(i64::try_from(entry.size())?),
         ];
         let statement = match entry.renews {
             Some(known) => {
@@ -99,7 +100,6 @@ impl<DB: Driver> SqlStore<DB> {
                 arguments.extend([
                     Arg::Int(i64::from(content.status().as_u16())),
                     Arg::Bytes(&headers),
-                    Arg::Int(i64::try_from(content.body().len())?),
                     Arg::Bytes(content.body()),
                 ]);
                 &entries::PUBLISH
@@ -136,24 +136,26 @@ impl<DB: Driver> SqlStore<DB> {
         Ok(())
     }
 
-    pub(crate) async fn list(&self, List { from, most }: &List) -> Answer<Vec<EntryRow>> {
-        let most = i64::try_from(*most).unwrap_or(i64::MAX);
-        let done = self
-            .run(&entries::LIST, &[Arg::Text(from), Arg::Int(most)])
-            .await?;
-        done.rows.iter().map(Self::entry_row).collect()
+    pub(crate) async fn list(&self, List { from, most }: &List) -> Answer<Listed> {
+        let limit = Arg::Int(i64::try_from(*most).unwrap_or(i64::MAX));
+        let done = self.run(&entries::LIST, &[Arg::Text(from), limit]).await?;
+        Ok(Listed {
+            rows: Self::entry_rows(&done.rows),
+            more: done.rows.len() == *most,
+        })
     }
 
     pub(crate) async fn latest(&self, call: &Latest) -> Answer<Vec<EntryRow>> {
         let most = [Arg::Int(i64::try_from(call.most).unwrap_or(i64::MAX))];
         let done = self.run(&entries::LATEST, &most).await?;
-        done.rows.iter().map(Self::entry_row).collect()
+        Ok(Self::entry_rows(&done.rows))
     }
 
     pub(crate) async fn count(&self) -> Answer<Counted> {
         let done = self.run(&entries::COUNT, &[]).await?;
         let row = done.rows.first().ok_or(sqlx::Error::RowNotFound)?;
-        let number = |column| Ok::<_, BoxError>(u64::try_from(row.number(column)?)?);
+        // A broken row may have a negative size.
+        let number = |column| Ok::<_, BoxError>(row.number(column)?.max(0).unsigned_abs());
         Ok(Counted {
             pages: number(0)?,
             stale: number(1)?,
@@ -183,7 +185,7 @@ impl<DB: Driver> SqlStore<DB> {
                 break;
             }
             names.push(row.name(0)?);
-            freed += u64::try_from(row.number(1)?)? + ROW;
+            freed += row.number(1)?.max(0).unsigned_abs() + ROW;
             latest = row.number(2)?;
         }
         if !names.is_empty() {
@@ -193,8 +195,25 @@ impl<DB: Driver> SqlStore<DB> {
         Ok(freed)
     }
 
+    /// Reads the rows whose names can be read.
+    fn entry_rows(rows: &[DB::Row]) -> Vec<EntryRow> {
+        let rows = rows.iter().map(Self::entry_row);
+        let rows = rows.filter_map(|row| {
+            row.map_err(|error| tracing::warn!(%error, "a stored entry cannot be read"))
+                .ok()
+        });
+        rows.collect()
+    }
+
+    /// Reads a row of the list. What cannot be read of it is left empty: other rows follow, and this one
+    /// can be seen and removed.
     fn entry_row(row: &DB::Row) -> Answer<EntryRow> {
         let (name, age) = (row.name(0)?, row.number(2)?);
+        let (status, bytes) = (u16::try_from(row.number(5)?), u64::try_from(row.number(6)?));
+        let (metadata, history) = (row.name(7), row.name(8));
+        if status.is_err() || bytes.is_err() || metadata.is_err() || history.is_err() {
+            tracing::warn!(name, "a stored entry cannot be read in full");
+        }
         Ok(EntryRow {
             lock: LockRow {
                 kind: LockKind::Page,
@@ -210,10 +229,10 @@ impl<DB: Driver> SqlStore<DB> {
             undated: age < -SET_BACK,
             interval: duration(row.number(3)?),
             epoch: row.number(4)?,
-            status: u16::try_from(row.number(5)?)?,
-            bytes: u64::try_from(row.number(6)?)?,
-            metadata: row.name(7)?,
-            history: row.name(8)?,
+            status: status.unwrap_or_default(),
+            bytes: bytes.unwrap_or_default(),
+            metadata: metadata.unwrap_or_default(),
+            history: history.unwrap_or_default(),
         })
     }
 

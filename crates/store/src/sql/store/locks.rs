@@ -82,9 +82,15 @@ impl<DB: Driver> SqlStore<DB> {
 
     pub(crate) async fn held(&self) -> Answer<Vec<LockRow>> {
         let done = self.run(&locks::HELD, &[]).await?;
-        // A lock of a kind that this release does not know is not listed.
+        // A lock of a kind that this release does not know is not listed, nor is one that cannot be read.
         let rows = done.rows.iter().map(lock_row::<DB>);
-        rows.filter_map(Result::transpose).collect()
+        let rows = rows.filter_map(|row| {
+            row.unwrap_or_else(|error| {
+                tracing::warn!(%error, "a lock cannot be read");
+                None
+            })
+        });
+        Ok(rows.collect())
     }
 
     /// Takes a lock from its current holder. A second run of the statement finds another fence, and
