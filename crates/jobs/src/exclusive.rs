@@ -29,7 +29,8 @@ pub use service::ExclusiveService;
 /// fails, with a problem body (RFC 9457).
 ///
 /// **The name must be the one that the service uses**, not the text of the path: `/albums/7`,
-/// `/albums/07` and `/albums/%37` may be one album.
+/// `/albums/07` and `/albums/%37` may be one album. A name takes a row in the database until an hour
+/// after its last use.
 ///
 /// The layered service is always ready. The inner service's readiness is awaited under the lock.
 #[derive(Clone)]

@@ -312,19 +312,20 @@ impl Locks {
         Ok(broken)
     }
 
-    /// Removes free locks whose lease expired, or that were acquired and then released, more than
-    /// `unused` ago; locks of pages that are not stored after an hour. Fences still grow; the marks
-    /// of completed work stay.
+    /// Removes the rows of free locks: those whose lease expired more than `unused` ago, and those that
+    /// were released an hour ago, or `unused` ago if that is shorter. The lock of a stored page and the
+    /// marks of completed work stay. Fences still grow, unless the database's clock was set back by
+    /// more than this time.
     ///
     /// # Errors
     ///
     /// The database fails: some of the locks may have been removed.
     pub async fn prune(&self, unused: Duration) -> Result<(), Error> {
         for kind in LockKind::all() {
-            // Visitors invent pages that are gone soon.
+            // Visitors invent pages, and the names of locks of exclusive routes.
             let alone = match kind {
-                LockKind::Page => unused.min(BRIEF_RETENTION),
-                _ => unused,
+                LockKind::Page | LockKind::Lock => unused.min(BRIEF_RETENTION),
+                LockKind::Housekeeping | LockKind::Once => unused,
             };
             let unused = Unused {
                 released: unused,
