@@ -120,7 +120,8 @@ impl Perennial {
     }
 
     /// Explains the answer that a visitor of this page would get now, through the application's
-    /// router with its layers. Generates and stores nothing. `None`: no layer answered.
+    /// router with its layers. A layer that answers generates and stores nothing. `None`: no layer answered,
+    /// so the request ran the page's own handler, if there is one.
     ///
     /// [`Builder::explain_token`](crate::Builder::explain_token) does the same from outside.
     ///

@@ -1,15 +1,22 @@
 //! The pages without a browser: access, hostile texts, and the effect of each button.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
 
 use axum::{
     Router,
     body::Body,
-    http::{Request, Response, StatusCode, header, request::Parts},
+    extract::RawQuery,
+    http::{HeaderValue, Request, Response, StatusCode, header, request::Parts},
     routing::get,
 };
 use http_body_util::BodyExt;
-use perennial::{DAY, Perennial, Refresh, entries::EntryState};
+use perennial::{DAY, Key, Perennial, Refresh, entries::EntryState};
 use perennial_admin::{Access, Admin, CancellationToken, Report, Verdict};
 use tower::ServiceExt;
 
@@ -45,6 +52,8 @@ struct Site {
     site: Perennial,
     shutdown: CancellationToken,
     app: Router,
+    /// The number of runs of a handler without a layer.
+    imports: Arc<AtomicUsize>,
 }
 
 impl Site {
@@ -54,7 +63,22 @@ impl Site {
         let shutdown = CancellationToken::new();
         let html = async || axum::response::Html("<h1>A page</h1><script>alert(2)</script>");
         let page = get(html).layer(site.layer(Refresh::every(DAY)).tag("books"));
+        let prices = Arc::new(AtomicUsize::new(0));
+        let prices = get(async move |RawQuery(query): RawQuery| {
+            let number = prices.fetch_add(1, SeqCst) + 1;
+            format!("{} {number}", query.unwrap_or_default())
+        });
+        let by_currency = Key::by(|request| {
+            let currency = request.headers.get("currency").map(HeaderValue::to_str);
+            let currency = currency.and_then(Result::ok).unwrap_or("USD");
+            Some([("currency", currency.to_owned())])
+        });
+        let prices = prices.layer(site.layer(Refresh::every(DAY)).key(by_currency));
+        let imports = Arc::new(AtomicUsize::new(0));
+        let counted = imports.clone();
+        let import = get(async move || counted.fetch_add(1, SeqCst).to_string());
         let pages = Router::new().route("/a", page);
+        let pages = pages.route("/prices", prices).route("/import", import);
         let status = Admin::new(site.clone(), shutdown.clone(), access);
         let status = status.pages(pages.clone());
         let app = pages.nest("/cache", status.router());
@@ -62,6 +86,7 @@ impl Site {
             site,
             shutdown,
             app,
+            imports,
         }
     }
 
@@ -355,7 +380,7 @@ async fn lock_is_broken_only_with_the_fence_that_was_seen() {
 #[tokio::test(start_paused = true)]
 async fn full_store_is_a_warning() {
     let database = perennial_testing::Database::new();
-    let builder = Perennial::builder().store_capacity(4096);
+    let builder = Perennial::builder().store_capacity(4300);
     let site = database.open(builder).expect("opens");
     let checked = async || {
         let report = Report::read(&site).await.expect("answers");
@@ -437,23 +462,47 @@ async fn figures_have_a_schema_and_the_stream_ends_with_the_shutdown() {
 #[tokio::test]
 async fn page_explains_whether_a_page_is_cached_and_generates_nothing() {
     let site = Site::new();
-    for (path, expected) in [
-        ("", "Write the path"),
-        ("/a", "the request generates the first one"),
-        ("/nowhere", "No layer of the site has answered"),
-        ("/%20%3Cscript%3E", "is no path"),
+    for (path, user, expected) in [
+        ("", "operator", "Write the path"),
+        ("/a", "operator", "the request generates the first one"),
+        ("/nowhere", "operator", "No layer of the site has answered"),
+        ("/%20%3Cscript%3E", "operator", "is no path"),
+        ("/a", "guest", "only a user with full access"),
+        ("/import", "guest", "only a user with full access"),
     ] {
-        let (status, text) = site
-            .get(&format!("/cache/explain?path={path}"), "guest")
-            .await;
+        let (status, text) = site.get(&format!("/cache/explain?path={path}"), user).await;
         assert_eq!(status, StatusCode::OK, "{path}");
         assert!(text.contains(expected), "{path}: {text}");
         assert!(!text.contains("<script>"), "{path}");
     }
     assert!(site.site.entry("/a").await.expect("answers").is_none());
     site.get("/a", "guest").await;
-    let (_, text) = site.get("/cache/explain?path=/a", "guest").await;
+    // No layer answers, so that the handler would run for a guest.
+    assert_eq!(site.imports.load(SeqCst), 0);
+    let (_, text) = site.get("/cache/explain?path=/a", "operator").await;
     for shown in ["hit", "is fresh", "<code>/a</code>", "books"] {
         assert!(text.contains(shown), "{shown}: {text}");
     }
+}
+
+/// The button's request has no cookie, so that it gets another page of the same path.
+#[tokio::test(start_paused = true)]
+async fn page_whose_request_is_not_known_is_regenerated_by_the_next_one() {
+    let site = Site::new();
+    let visit = async || {
+        let request = Request::get("/prices").header("currency", "EUR");
+        let request = request.body(Body::empty()).expect("a request");
+        text(site.send(request).await).await.1
+    };
+    assert_eq!(visit().await, "currency=EUR 1");
+    let (key, button) = ("/prices?currency=EUR", [("act", "regenerate")]);
+    let fence = site.fence(key).await;
+    let query = serde_urlencoded::to_string([("key", key), ("fence", &fence)]);
+    let action = format!("/cache/act/entry?{}", query.expect("is encoded"));
+    let response = site.send(post(&action, &button, "operator")).await;
+    let place = response.headers()[header::LOCATION].to_str();
+    let place = place.expect("is text").to_owned();
+    assert!(place.ends_with("done=next-request"), "{place}");
+    assert_eq!(site.state(key).await, Some(EntryState::Stale));
+    assert_eq!(visit().await, "currency=EUR 2");
 }

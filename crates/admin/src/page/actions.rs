@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use axum::{
-    Form,
+    Form, Router,
     extract::{Query, State},
     http::StatusCode,
     response::{IntoResponse, Redirect, Response},
@@ -85,12 +85,11 @@ pub(crate) async fn on_entry(
     Ok(redirect(&viewer, &place))
 }
 
-/// Regenerates a page, or invalidates it where the key does not give the page's request. `None`: the
-/// generator has failed.
+/// Regenerates a page, or invalidates it where the key does not give the page's request: a cookie or a
+/// function of the application may be a part of the key. `None`: the generator has failed.
 async fn regenerated(admin: &Admin, key: &str) -> Result<Option<&'static str>, Error> {
-    let is_path = key.starts_with('/') && !key.contains('#');
     let served = match &admin.pages {
-        Some(pages) if is_path => {
+        Some(pages) if key.starts_with('/') && is_of_its_path(admin, pages, key).await => {
             let mut visited = admin.site.regenerate(pages.clone(), [key]).await;
             visited.pop().and_then(|(_, served)| served)
         }
@@ -107,6 +106,15 @@ async fn regenerated(admin: &Admin, key: &str) -> Result<Option<&'static str>, E
             "next-request"
         }
     }))
+}
+
+/// Returns true if a request for the path gets the page with this key.
+async fn is_of_its_path(admin: &Admin, pages: &Router, key: &str) -> bool {
+    let explanation = admin.site.explain(pages.clone(), key).await;
+    let Ok(Some(explanation)) = explanation else {
+        return false;
+    };
+    explanation.key.as_deref() == Some(key)
 }
 
 /// The entries of an action on many.

@@ -1,4 +1,5 @@
-//! The page "Explain".
+//! The page "Explain". Its question is a request through the application's router, whose handler runs where
+//! no layer answers, so that only an operator may ask.
 
 use std::sync::Arc;
 
@@ -31,6 +32,9 @@ pub(crate) async fn explain(
     let answer = match &admin.pages {
         None => {
             html! { p { "The application has given this page no router (" code { "Admin::pages" } "). Ask by " code { "perennial explain" } "." } }
+        }
+        Some(_) if !viewer.can_act => {
+            html! { p { "Where no layer answers, the page's own handler would run: only a user with full access may ask. The page of an entry shows its state." } }
         }
         Some(_) if !path.starts_with('/') => {
             html! { p { "Write the path of a page, with its query. The answer is that for a visitor without cookies." } }
