@@ -24,8 +24,13 @@ pub(super) fn refusal<E>(status: StatusCode, detail: &str) -> Response<ResponseB
 }
 
 impl Answer<Response<Bytes>> {
-    /// `name`: of the request's row, for the log.
-    pub(super) fn into_response(self, name: &str, store: &Store) -> Response<Bytes> {
+    /// `name`: of the request's row, for the log. `tells`: whether the log tells of an unknown outcome.
+    pub(super) fn into_response(
+        self,
+        name: &str,
+        store: &Store,
+        tells: impl FnOnce() -> bool,
+    ) -> Response<Bytes> {
         let (status, detail, retry_in) = match self {
             Self::Replay(mut response) => {
                 let replayed = HeaderValue::from_static("true");
@@ -38,10 +43,13 @@ impl Answer<Response<Bytes>> {
             Self::OtherRequest => (StatusCode::UNPROCESSABLE_ENTITY, OTHER_REQUEST, None),
             Self::InProgress => (StatusCode::CONFLICT, IN_PROGRESS, Some(RETRY_IN_PROGRESS)),
             Self::Unknown => {
-                tracing::warn!(
-                    name,
-                    "the outcome of a request with an `Idempotency-Key` is unknown, as its process or its service failed, or is slow: find out whether the request was done; if not, `IdempotencyLayer::forget` lets the request run"
-                );
+                if tells() {
+                    tracing::warn!(
+                        name,
+                        "the outcome of a request with an `Idempotency-Key` is unknown, as its process or its service failed, or is slow: \
+                         find out whether the request was done; if not, `IdempotencyLayer::forget` lets the request run (logged once a minute)"
+                    );
+                }
                 (StatusCode::CONFLICT, UNKNOWN, None)
             }
             Self::Unavailable => (

@@ -9,7 +9,11 @@ use perennial_store::{Begin, Begun, Error, Forget, LockName, Locks, PruneRequest
 use tokio::time::Instant;
 use tower::Layer;
 
-use crate::{IdempotencyService, Scope, key::key_of, timing::REQUEST_RUNS};
+use crate::{
+    IdempotencyService, Scope,
+    key::key_of,
+    timing::{REQUEST_RUNS, UNKNOWN_TOLD},
+};
 
 const DAY: Duration = Duration::from_hours(24);
 
@@ -45,6 +49,8 @@ pub struct IdempotencyLayer {
     pub(super) run_again: Option<Duration>,
     /// The time of this process's next attempt to prune.
     prunes: Arc<Mutex<Instant>>,
+    /// The time before which no further request of unknown outcome is told in the log.
+    quiet_until: Arc<Mutex<Instant>>,
 }
 
 type ScopeOf = dyn Fn(&Parts) -> Option<Scope> + Send + Sync;
@@ -65,7 +71,19 @@ impl IdempotencyLayer {
             unknown_after: REQUEST_RUNS,
             run_again: None,
             prunes: Arc::new(Mutex::new(Instant::now())),
+            quiet_until: Arc::new(Mutex::new(Instant::now())),
         }
+    }
+
+    /// Returns true if the log is to tell of a request of unknown outcome. A client may repeat the request
+    /// at any rate.
+    pub(super) fn tells_of_unknown(&self) -> bool {
+        let (mut quiet_until, now) = (locked(&self.quiet_until), Instant::now());
+        let tells = now >= *quiet_until;
+        if tells {
+            *quiet_until = now + UNKNOWN_TOLD;
+        }
+        tells
     }
 
     /// Passes requests without a key to the service each time. Default: refused by 400.

@@ -118,7 +118,7 @@ impl IdempotencyLayer {
             if lost {
                 store.undo(forget);
             }
-            let response = answer.into_response(&begin.name, store);
+            let response = answer.into_response(&begin.name, store, || self.tells_of_unknown());
             return Ok(response.map(whole));
         }
         self.prune();

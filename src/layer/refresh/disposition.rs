@@ -1,5 +1,7 @@
 //! The treatment of a response.
 
+use std::borrow::Cow;
+
 use http::{HeaderMap, HeaderName, StatusCode, header, response::Parts};
 
 use crate::{
@@ -32,7 +34,7 @@ pub(super) fn disposition(head: &Parts, key: &Key, from_headers: bool) -> Dispos
             Some(Bypass::Private)
         } else if media_type(headers) == "text/event-stream" {
             Some(Bypass::EventStream)
-        } else if !varies_by_key(headers, key) {
+        } else if missing_in_key(headers, key).is_some() {
             Some(Bypass::Vary)
         } else {
             None
@@ -53,31 +55,13 @@ pub(super) fn is_failure(status: StatusCode) -> bool {
     status.is_server_error() || matches!(status.as_u16(), 408 | 425 | 429)
 }
 
-/// Returns true if every header in `Vary` is in the key (RFC 9111 §4.1). `Accept-Encoding` is
-/// ignored if the response has no content coding, as every client can read such a response.
-fn varies_by_key(headers: &HeaderMap, key: &Key) -> bool {
+/// Returns a header in `Vary` that is not in the key (RFC 9111 §4.1). `Accept-Encoding` is ignored if the
+/// response has no content coding, as every client can read such a response.
+pub(super) fn missing_in_key<'a>(headers: &'a HeaderMap, key: &Key) -> Option<Cow<'a, str>> {
     let plain = !headers.contains_key(header::CONTENT_ENCODING);
-    let missing = list(headers, &header::VARY).find(|field| {
+    list(headers, &header::VARY).find(|field| {
         let name = field.parse::<HeaderName>();
         let counts = |name| key.has(&name) || (plain && name == header::ACCEPT_ENCODING);
         !field.is_empty() && !name.is_ok_and(counts)
-    });
-    if let Some(field) = &missing {
-        // The CORS layer of tower-http adds these.
-        let cors = [
-            "origin",
-            "access-control-request-method",
-            "access-control-request-headers",
-        ];
-        let remedy = match cors.iter().any(|it| field.eq_ignore_ascii_case(it)) {
-            true => "Put the CORS layer outside of the layer, as visitors could invent any number of origins".to_owned(),
-            false => format!(
-                "To store a version for each value, add `.key(Key::new().header(…))` for `{field}` to the layer"
-            ),
-        };
-        tracing::warn!(
-            "a response has `Vary: {field}`, and the header is not in the key, so the response is not stored. {remedy}"
-        );
-    }
-    missing.is_none()
+    })
 }

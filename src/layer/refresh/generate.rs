@@ -7,7 +7,7 @@ use perennial_store::{error::BoxError, layers::is_well_framed, name::visible};
 use tower_service::Service;
 
 use super::{
-    disposition::{Disposition, disposition},
+    disposition::{Disposition, disposition, missing_in_key},
     request::Generating,
     service::Shared,
 };
@@ -83,8 +83,13 @@ where
     };
     match disposition {
         Disposition::Pass(why) => {
-            if why == Bypass::Private {
-                layer.hints.private(uri.path());
+            match why {
+                Bypass::Private => layer.hints.private(uri.path()),
+                Bypass::Vary => {
+                    let field = missing_in_key(&head.headers, &layer.key);
+                    layer.hints.vary(uri.path(), &field.unwrap_or_default());
+                }
+                _ => {}
             }
             return Generated::NotStored(why, tags);
         }

@@ -10,6 +10,7 @@ pub(super) struct Hints {
     undeclared: AtomicBool,
     response_extensions: AtomicBool,
     private: AtomicBool,
+    vary: AtomicBool,
     itself: AtomicBool,
     authorization: AtomicBool,
     cookie: AtomicBool,
@@ -61,6 +62,30 @@ impl Hints {
                  counts, let it bypass the cache by `bypass_if`, or put it on a route without the layer"
             );
         }
+    }
+
+    /// A response varies by a header that is not in the key.
+    pub(super) fn vary(&self, path: &str, field: &str) {
+        if self.vary.swap(true, Relaxed) {
+            return;
+        }
+        // The CORS layer of tower-http adds these.
+        let cors = [
+            "origin",
+            "access-control-request-method",
+            "access-control-request-headers",
+        ];
+        let remedy = match cors.iter().any(|it| field.eq_ignore_ascii_case(it)) {
+            true => "Put the CORS layer outside of the layer, as visitors could invent any number of origins".to_owned(),
+            false => format!(
+                "To store a version for each value, add `.key(Key::new().header(…))` for `{field}` to the layer"
+            ),
+        };
+        tracing::warn!(
+            path,
+            "a response has `Vary: {field}`, and the header is not in the key, so the response is not stored (logged once for each layer). \
+             {remedy}"
+        );
     }
 
     /// A generator asks for the page of this key, which it generates.
