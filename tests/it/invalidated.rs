@@ -6,7 +6,7 @@ use std::{
     future::{pending, ready},
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
 };
@@ -21,12 +21,13 @@ use axum::{
 };
 use futures_util::FutureExt;
 use perennial::{
-    Key, Refresh, Tags,
+    Key, Perennial, Refresh, Tags,
     entries::{EntryFilter, EntryState},
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use crate::{
+    hooked::{Hook, Hooked, Side},
     paused::{Process, Shared, here, synced},
     support::{Crowd, Origin, get, patient, request, until},
 };
@@ -381,6 +382,68 @@ async fn page_from_before_old_invalidations_outlives_their_pruning() {
     }
     let other = here(origin.router().layer(shared.site().layer(policy)));
     assert_eq!(get(other, "/p").await.run(), 1);
+}
+
+/// The entries are examined in steps of a hundred.
+#[tokio::test(start_paused = true)]
+async fn purge_is_not_forgotten_while_one_of_many_entries_is_older() {
+    let (shared, origin) = (Shared::new(), Origin::default());
+    let builder = patient().retention(Duration::from_secs(30 * 24 * 3600));
+    let process = Process::with(&shared, builder, &origin, |layer| layer);
+    process.site.invalidate("/old").await.expect("is done");
+    // The first one by its name, and the oldest one.
+    assert_eq!(process.run("/0").await, 1);
+    process.site.purge_tag("some").await.expect("is done");
+    for page in 0..150 {
+        process.run(&format!("/page-{page}")).await;
+    }
+    for _ in 0..48 {
+        tokio::time::sleep(LONG / 2).await;
+        process.run("/page-0").await;
+    }
+    let names = shared.invalidated().await;
+    assert!(!names.contains(&"key:/old".to_owned()), "{names:?}");
+    assert!(names.contains(&"purged_tag:some".to_owned()), "{names:?}");
+}
+
+/// A purge ends a cooldown, which another process may read in the middle of the purge.
+#[tokio::test(start_paused = true)]
+async fn cooldown_that_is_read_during_a_purge_ends_with_it() {
+    let (shared, fails) = (Shared::new(), Arc::new(AtomicBool::new(true)));
+    let app = |site: &Perennial| {
+        let fails = Arc::clone(&fails);
+        let page = route(async move || match fails.load(SeqCst) {
+            true => StatusCode::INTERNAL_SERVER_ERROR,
+            false => StatusCode::OK,
+        });
+        let layer = site.layer(Refresh::every(LONG).cooldown(LONG));
+        here(Router::new().route("/p", page.layer(layer)))
+    };
+    let other = shared.site();
+    let there = app(&other);
+    let hook: Hook = Arc::new(move |step, side| {
+        Box::pin(async move {
+            if (step, side) == ("purge", Side::Before) {
+                synced().await;
+                assert_eq!(get(there, "/p").await.status, 503);
+            }
+        })
+    });
+    let store = Hooked {
+        store: Box::new(shared.clone()),
+        hook,
+    };
+    let site = patient().with_store(Box::new(store)).expect("opens");
+    let here = app(&site);
+    // The cooldowns of a page without a version are 1 s long, 2 s, and so on: the seventh is half over.
+    for _ in 0..100 {
+        assert_ne!(get(here, "/p").await.status, 200);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    fails.store(false, SeqCst);
+    site.purge("/p").await.expect("is done");
+    synced().await;
+    assert_eq!(get(there, "/p").await.status, 200);
 }
 
 #[tokio::test(start_paused = true)]

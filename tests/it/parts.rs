@@ -4,7 +4,7 @@ use std::{
     convert::Infallible,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
 };
@@ -321,19 +321,54 @@ async fn page_of_a_thousand_parts_is_made_again_at_each_invalidation() {
         }
         Ok::<_, Infallible>("whole")
     };
+    // A page that has it as its only part.
+    let (within, part) = (site.clone(), whole.clone());
+    let outer = async move || {
+        let whole = within.content("whole", HOUR, part.clone()).await;
+        whole.map(|whole| format!("[{whole}]"))
+    };
     let ask = async || {
-        let whole = whole.clone();
+        let (whole, outer) = (whole.clone(), outer.clone());
         site.content("whole", HOUR, whole).await.expect("is made");
+        site.content("outer", HOUR, outer).await.expect("is made");
         perennial_testing::advance(2 * SECOND).await;
     };
     ask().await;
     ask().await;
-    assert_eq!(database.generations("whole"), 1);
+    for key in ["whole", "outer"] {
+        assert_eq!(database.generations(key), 1, "{key}");
+    }
     site.invalidate_tag("anything")
         .await
         .expect("is invalidated");
     ask().await;
-    assert_eq!(database.generations("whole"), 2);
+    for key in ["whole", "outer"] {
+        assert_eq!(database.generations(key), 2, "{key}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn page_does_not_fail_with_a_part_that_takes_too_long() {
+    let database = perennial_testing::Database::new();
+    let site = database.open(Perennial::builder()).expect("opens");
+    let (parts, takes) = (site.clone(), Arc::new(AtomicU64::new(0)));
+    let slow = Arc::clone(&takes);
+    let part = async move || {
+        let time = Duration::from_secs(slow.load(SeqCst));
+        let generate = async move || {
+            tokio::time::sleep(time).await;
+            Ok::<_, Infallible>("part")
+        };
+        parts
+            .content("part", HOUR.timeout(1000 * SECOND), generate)
+            .await
+    };
+    part().await.expect("is made");
+    site.invalidate("part").await.expect("is invalidated");
+    takes.store(900, SeqCst);
+    let page = async move || part().await.map(|part| format!("page[{part}]"));
+    let page = site.content("page", HOUR.timeout(40 * SECOND), page).await;
+    assert_eq!(page.expect("is made").text(), "page[part]");
 }
 
 #[tokio::test(start_paused = true)]

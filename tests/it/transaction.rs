@@ -201,6 +201,28 @@ async fn transaction_elsewhere_is_told_so(db: Db) {
     assert_eq!(error.expect_err("has no tables").kind(), ErrorKind::Invalid);
 }
 
+/// So that the author sees the change in each process.
+#[tokio::test(flavor = "multi_thread")]
+async fn author_of_a_transaction_gets_a_cookie() {
+    let db = Db::sqlite().await.expect("is there");
+    let site = db.site().await;
+    let pool = sqlx::SqlitePool::connect(db.url()).await.expect("opens");
+    let layer = site.invalidate_as_responses_say().read_own_writes();
+    let own = site.clone();
+    let change = axum::routing::post(async move || {
+        let mut transaction = pool.begin().await.expect("begins");
+        let pending = own.invalidate_in(&mut transaction, ["list"]).await;
+        transaction.commit().await.expect("is committed");
+        pending.expect("is written").committed().await;
+    });
+    let app = axum::Router::new().route("/change", change.layer(layer));
+    let address = crate::support::serve(app).await;
+    let reply = crate::support::request(address, "POST", "/change", &[]).await;
+    assert_eq!(reply.status, 200);
+    let cookie = reply.headers["set-cookie"].to_str().expect("is text");
+    assert!(cookie.starts_with("perennial-epoch-"), "{cookie}");
+}
+
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod servers {
     use std::time::Duration;

@@ -34,7 +34,7 @@ type Service =
 pub(crate) struct Process {
     pub(crate) number: u32,
     pub(crate) site: Perennial,
-    ground: Arc<Ground>,
+    pub(crate) ground: Arc<Ground>,
     /// The service of each key that a route generates.
     services: Vec<Option<Service>>,
     cut: Arc<AtomicBool>,

@@ -419,22 +419,34 @@ impl World {
     }
 }
 
-/// Tells the site of new data.
+/// Tells the site of new data. Some callers go before the end, whenever that is.
 async fn tell(process: Arc<Process>, number: u32, key: usize, how: &'static str) {
+    let ground = &process.ground;
+    let mut random = Random::new(ground.seed, "teller", u64::from(number));
+    let goes = !ground.is_quiet() && !ground.plan.calm && random.below(8) == 0;
+    let stays = match goes {
+        true => random.time(Duration::from_secs(1), ground.plan.grain),
+        false => Duration::from_secs(300),
+    };
     let teller = Arc::clone(&process);
     let tell = async move {
         let resource = &teller.resources()[key];
         let (site, name) = (&teller.site, &resource.name);
         teller.note(What::Telling { key, how });
+        if how == "nothing" {
+            return;
+        }
         let said = |told: Result<(), Error>| if told.is_ok() { "yes" } else { "error" };
-        let done = match how {
-            "purge" => said(site.purge(name).await),
-            "key" => said(site.invalidate(name).await),
-            "prefix" => said(site.invalidate_prefix(&name[..name.len() - 1]).await),
-            "tag" => said(site.invalidate_tag("list").await),
-            "regenerate" => teller.regenerate(number, key).await,
-            _ => return,
+        let done = async {
+            match how {
+                "purge" => said(site.purge(name).await),
+                "key" => said(site.invalidate(name).await),
+                "prefix" => said(site.invalidate_prefix(&name[..name.len() - 1]).await),
+                "tag" => said(site.invalidate_tag("list").await),
+                _ => teller.regenerate(number, key).await,
+            }
         };
+        let done = tokio::time::timeout(stays, done).await.unwrap_or("left");
         teller.note(What::Told { key, how, done });
     };
     process.let_ask(number, tell).await;

@@ -47,3 +47,36 @@ impl LostReplies {
         runtime.spawn(task.in_current_span());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn no_more_than_a_thousand_are_remembered_at_a_time() {
+        let (replies, undone) = (LostReplies::default(), Arc::new(AtomicUsize::new(0)));
+        let lose = || {
+            let undone = Arc::clone(&undone);
+            replies.repeat(move || {
+                undone.fetch_add(1, SeqCst);
+                Some(async {})
+            });
+        };
+        let [first, .., last] = UNDO_AFTER;
+        for _ in 0..MOST {
+            lose();
+        }
+        // Now each has begun.
+        tokio::time::sleep(first / 2).await;
+        for _ in 0..MOST {
+            lose();
+        }
+        tokio::time::sleep(2 * last).await;
+        assert_eq!(undone.swap(0, SeqCst), MOST * UNDO_AFTER.len());
+        lose();
+        tokio::time::sleep(2 * last).await;
+        assert_eq!(undone.load(SeqCst), UNDO_AFTER.len());
+    }
+}

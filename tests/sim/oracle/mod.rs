@@ -346,6 +346,7 @@ impl Oracle<'_> {
             What::Told { how, done, .. } => {
                 process.acted = Some(at);
                 self.count(match (*how, *done) {
+                    (_, "left") => "invalidations whose callers have left",
                     ("purge", "yes") => "purges done",
                     ("purge", _) => "purges failed",
                     ("regenerate", "yes") => "regenerations on request done",
