@@ -17,7 +17,7 @@ use axum::{
     extract::{Path, Request},
     http::StatusCode,
     response::{IntoResponse, Response},
-    routing::{any, get as route},
+    routing::{any, get as route, post},
 };
 use futures_util::FutureExt;
 use perennial::{
@@ -513,6 +513,63 @@ fn change_whose_client_leaves_outlives_its_process() {
             let site = database.open(patient()).expect("opens");
             let page = site.entries(&EntryFilter::new()).await.expect("is listed");
             assert_eq!(page.entries[0].state, EntryState::Stale, "fails: {fails}");
+        });
+    }
+}
+
+/// As above, with a real server that shuts down gracefully. `named`: the response alone names the tag, so the
+/// handler runs on.
+#[test]
+fn change_whose_client_leaves_a_server_that_shuts_down_is_stored() {
+    use tokio::{io::AsyncWriteExt, net::TcpStream, sync::oneshot};
+
+    const REQUEST: &[u8] = b"POST /change HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n";
+    let runtime = || tokio::runtime::Runtime::new().expect("a runtime");
+    for (round, named) in (0..20).flat_map(|round| [(round, false), (round, true)]) {
+        let database = perennial_testing::Database::new();
+        runtime().block_on(async {
+            let site = database.open(patient()).expect("opens");
+            let tags = site.clone();
+            let list = async move || {
+                tags.tag(["list"]);
+                Ok::<_, Infallible>("a list")
+            };
+            let content = site.content("list", Refresh::every(LONG), list).await;
+            content.expect("is generated");
+            let begun = Arc::new(AtomicBool::new(false));
+            let beginning = Arc::clone(&begun);
+            let change = async move || {
+                beginning.store(true, SeqCst);
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                Extension(Tags::new(named.then_some("list")))
+            };
+            let layer = match named {
+                true => site.invalidate_as_responses_say(),
+                false => site.invalidate_on_success(["list"]),
+            };
+            let app = Router::new().route("/change", post(change).layer(layer));
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+            let listener = listener.expect("listens");
+            let address = listener.local_addr().expect("has one");
+            let (shut_down, shuts_down) = oneshot::channel::<()>();
+            let serve = axum::serve(listener, app).with_graceful_shutdown(async {
+                let _ = shuts_down.await;
+            });
+            let serve = tokio::spawn(serve.into_future());
+            let mut client = TcpStream::connect(address).await.expect("connects");
+            client.write_all(REQUEST).await.expect("is sent");
+            until("it has begun", async || begun.load(SeqCst)).await;
+            tokio::time::sleep(Duration::from_millis(round)).await;
+            drop(client);
+            let _ = shut_down.send(());
+            serve.await.expect("no panic").expect("is served");
+            site.shutdown().await;
+        });
+        runtime().block_on(async {
+            let site = database.open(patient()).expect("opens");
+            let page = site.entries(&EntryFilter::new()).await.expect("is listed");
+            let state = page.entries[0].state;
+            assert_eq!(state, EntryState::Stale, "{round}, named: {named}");
         });
     }
 }

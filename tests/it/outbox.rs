@@ -271,10 +271,49 @@ mod servers {
     use tokio::time::Instant;
 
     use super::*;
+    use crate::{
+        support::HANG,
+        wire::{State, Wire},
+    };
 
     on_each_server! {
         row_that_somebody_has_locked_stops_no_other
         locked_counter_stops_no_visitor_and_no_news
+        author_whose_network_falls_silent_stops_nobody
+    }
+
+    /// What a lost connection holds, its server holds for hours.
+    async fn author_whose_network_falls_silent_stops_nobody(db: Db) {
+        let origin = Origin::default();
+        let [a, b] = pair(&db, &origin, &["/a"], |layer| layer.tag("list")).await;
+        // In each exchange of the numbering.
+        for after in 0..6 {
+            let run = a.run("/a").await.max(b.run("/a").await);
+            let wire = Wire::before(db.url()).await;
+            let site = patient().open(&wire.url(db.url())).await.expect("opens");
+            let pending = with_pool!(db, pool => {
+                let mut transaction = pool.begin().await.expect("begins");
+                let pending = site.purge_in(&mut transaction, ["list"]).await;
+                transaction.commit().await.expect("is committed");
+                pending.expect("is written")
+            });
+            wire.set(State::RepliesLost { after });
+            let numbering = tokio::spawn(pending.committed());
+            tokio::time::sleep(HEARD).await;
+            let begun = Instant::now();
+            for process in [&a, &b] {
+                assert!(process.run("/a").await > run, "{after}: the page is purged");
+                let done = process.site.invalidate_tag("other").await;
+                done.expect("is invalidated");
+            }
+            assert!(begun.elapsed() < HANG / 4, "{after}: {:?}", begun.elapsed());
+            until("others number the row", async || {
+                let _ = (a.run("/a").await, b.run("/a").await);
+                db.int("SELECT COUNT(*) FROM perennial_outbox").await == Some(0)
+            })
+            .await;
+            numbering.abort();
+        }
     }
 
     /// A client that is stuck with a row of the outbox.

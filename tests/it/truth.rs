@@ -206,15 +206,15 @@ async fn author_that_crashes_loses_no_committed_invalidation(db: Db) {
     let (site, _processes, data) = Site::start(&db).await;
     site.shows_the_data(VISITED).await;
     let visitors = site.visitors(1);
-    for turn in 0..rounds(60, 6) {
-        let crash = ["before", "after", "applying"][turn % 3];
-        let page = TAGGED[turn / 3 % 2];
+    for turn in 0..rounds(80, 8) {
+        let crash = ["before", "after", "applying", "paused"][turn % 4];
+        let page = TAGGED[turn / 4 % 2];
         let number = site.numbers[page].fetch_add(1, SeqCst) + 1;
         let mut author = start(&db, data);
         author.said();
         author.tell(&format!("{crash} {}", PAGES[page].1));
         author.said();
-        drop(author);
+        let _paused = (crash == "paused").then_some(author);
         let waiting = async || db.int("SELECT COUNT(*) FROM perennial_outbox").await;
         if crash == "before" {
             assert_eq!(waiting().await, Some(0), "it was rolled back");
@@ -288,7 +288,7 @@ async fn process() {
     }
 }
 
-/// Invalidates in a transaction, and ends the process at one point of it.
+/// Invalidates in a transaction, and ends or pauses the process at one point of it.
 async fn crash(site: &Perennial, db: &Db, told: &str) {
     let (at, name) = told.split_once(' ').expect("two words");
     let (kind, tag) = name.split_once(':').expect("a kind");
@@ -303,11 +303,15 @@ async fn crash(site: &Perennial, db: &Db, told: &str) {
             transaction.commit().await.expect("is committed");
         }
         println!("said done");
-        if at == "applying" {
+        if at == "applying" || at == "paused" {
             tokio::spawn(pending.committed());
             let nanos = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
             let micros = nanos.expect("is later").subsec_nanos() % 3000;
             tokio::time::sleep(Duration::from_micros(micros.into())).await;
+        }
+        if at == "paused" {
+            let process = std::process::id().to_string();
+            let _ = Command::new("kill").args(["-STOP", &process]).status();
         }
         std::process::abort();
     });
