@@ -42,10 +42,11 @@ impl InvalidateLayer {
     ///
     /// After an invalidation by this layer or the handler, the response sets a cookie for ten seconds
     /// (`HttpOnly`, `SameSite=Lax`), whose name begins with `perennial-epoch-` and ends with a number
-    /// of the process. A request with such cookies waits until its process knows the invalidations of
-    /// the other processes, and then for the new version. If another request generates that, the wait
-    /// ends after [`first_wait`](crate::Refresh::first_wait). Each process needs the setting, which
-    /// holds for all layers of the site.
+    /// of the site and one of the process. A request with such cookies waits until its process knows
+    /// the invalidations of the other processes of the site, and then for the new version. If another
+    /// request generates that, the wait ends after [`first_wait`](crate::Refresh::first_wait). A page
+    /// in a cooldown is served as to everybody. Each process needs the setting, which holds for all
+    /// layers of the site.
     pub fn read_own_writes(self) -> Self {
         self.pages.read_own_writes();
         self
