@@ -33,9 +33,10 @@ impl Oracle<'_> {
         let asked = Arc::clone(&under.call);
         self.calls.insert(call, under);
         match (&*asked, outcome) {
-            // A revision is stored once.
-            (Call::Invalidate(_), CallResult::Epoch(epoch, _))
-                if self.tellings.iter().any(|it| it.epoch == *epoch) => {}
+            // A revision keeps its first epoch: to store it again changes nothing.
+            (Call::Invalidate(Invalidate { names }), CallResult::Epoch(..))
+                if names[0].starts_with("revision:")
+                    && self.tellings.iter().any(|it| it.name == names[0]) => {}
             (Call::Invalidate(Invalidate { names }), CallResult::Epoch(epoch, data)) => {
                 self.tellings.extend(names.iter().map(|name| Telling {
                     name: name.clone(),
