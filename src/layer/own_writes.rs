@@ -14,16 +14,16 @@ use crate::page::{Pages, UNKNOWN};
 /// value is the epoch of the author's latest invalidation there.
 const COOKIE: &str = "perennial-epoch-";
 
-/// The origin of a cookie.
+/// The site and the process that have set a cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Origin {
+pub(super) struct Issuer {
     /// 0: a site without a database, or one that this process has not reached yet.
     pub(super) site: u64,
     pub(super) process: u64,
 }
 
-impl Origin {
-    /// Returns the origin of the cookies that this process sets.
+impl Issuer {
+    /// Returns the issuer of the cookies that this process sets.
     pub(super) fn of(pages: &Pages) -> Self {
         Self {
             site: pages.store().site_id(),
@@ -54,22 +54,22 @@ pub(super) struct OwnWrites {
 
 impl OwnWrites {
     /// Reads the cookies of a request. A visitor who invents some deceives nobody else.
-    pub(super) fn of(headers: &HeaderMap, here: Origin) -> Option<Self> {
+    pub(super) fn of(headers: &HeaderMap, here: Issuer) -> Option<Self> {
         let lines = headers.get_all(header::COOKIE).iter();
         let pairs = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
         let cookies = pairs.filter_map(|pair| {
             let pair = std::str::from_utf8(pair.trim_ascii()).ok()?;
-            let (origin, epoch) = pair.strip_prefix(COOKIE)?.split_once('=')?;
-            let origin = Origin::parse(origin)?;
-            Some((origin, epoch.parse::<i64>().ok()?))
+            let (issuer, epoch) = pair.strip_prefix(COOKIE)?.split_once('=')?;
+            let issuer = Issuer::parse(issuer)?;
+            Some((issuer, epoch.parse::<i64>().ok()?))
         });
-        let cookies = cookies.filter(|(origin, _)| origin.is_of_the_same_site(here));
-        cookies.fold(None, |found, (origin, epoch)| {
+        let cookies = cookies.filter(|(issuer, _)| issuer.is_of_the_same_site(here));
+        cookies.fold(None, |found, (issuer, epoch)| {
             let mut found = found.unwrap_or(Self {
                 in_this_process: 0,
                 in_others: 0,
             });
-            let latest = if origin.process == here.process {
+            let latest = if issuer.process == here.process {
                 &mut found.in_this_process
             } else {
                 &mut found.in_others
@@ -95,8 +95,8 @@ impl OwnWrites {
 }
 
 /// Sets the cookie of this process.
-pub(super) fn set_cookie(headers: &mut HeaderMap, here: Origin, epoch: i64) {
-    let Origin { site, process } = here;
+pub(super) fn set_cookie(headers: &mut HeaderMap, here: Issuer, epoch: i64) {
+    let Issuer { site, process } = here;
     let cookie =
         format!("{COOKIE}{site:x}-{process:x}={epoch}; Max-Age=10; Path=/; HttpOnly; SameSite=Lax");
     if let Ok(cookie) = HeaderValue::try_from(cookie) {
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn cookies_are_read_among_others() {
-        let here = Origin {
+        let here = Issuer {
             site: 0xa,
             process: 0xff,
         };

@@ -45,7 +45,7 @@ pub(crate) struct GeneratorError(Option<Arc<dyn StdError + Send + Sync>>);
 impl GeneratorError {
     /// Hands the error to the application.
     pub(crate) fn into_inner(mut self) -> Arc<dyn StdError + Send + Sync> {
-        self.0.take().expect("is taken by the last owner alone")
+        self.0.take().expect("is there until `drop` or this call")
     }
 
     fn with_causes(&self) -> String {

@@ -365,6 +365,8 @@ impl Task {
             },
         };
         self.pages.memory.insert(&self.key, known);
+        // Visitors do not wait for the release.
+        drop(self.leave(true));
         if let Some(lease) = self.lease.take() {
             // An unreleased lease expires.
             drop(lease.release_after(cooldown).await);

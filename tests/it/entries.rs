@@ -18,6 +18,7 @@ use crate::{
 on_each_database! {
     each_stored_page_is_listed_with_its_origin
     row_that_cannot_be_read_stops_no_list_and_no_purge
+    name_that_cannot_be_read_stops_no_pruning_and_no_eviction
 }
 
 async fn keys(site: &Perennial, filter: EntryFilter) -> Vec<String> {
@@ -235,13 +236,7 @@ async fn row_that_cannot_be_read_stops_no_list_and_no_purge(db: Db) {
         let broken = format!("UPDATE perennial_entry SET {change} WHERE name = '{key}'");
         assert_eq!(db.execute(&broken).await, 1, "{key}");
     }
-    // PostgreSQL stores no text that is none.
-    let no_text = match db.url().split(':').next() {
-        Some("postgres") => "DELETE FROM perennial_entry WHERE name = 'a/4'",
-        Some("mysql") => "UPDATE perennial_entry SET name = x'612f34ff' WHERE name = 'a/4'",
-        _ => "UPDATE perennial_entry SET name = CAST(x'612f34ff' AS TEXT) WHERE name = 'a/4'",
-    };
-    assert_eq!(db.execute(no_text).await, 1);
+    break_name(&db, "a/4").await;
     assert_eq!(
         keys(&site, EntryFilter::new()).await,
         ["a/1", "a/2", "a/3", "b/1"]
@@ -255,4 +250,55 @@ async fn row_that_cannot_be_read_stops_no_list_and_no_purge(db: Db) {
     assert_eq!(content.await.expect("is stored").text(), "x");
     other.purge_prefix("a/").await.expect("is purged");
     assert_eq!(keys(&site, EntryFilter::new()).await, ["b/1"]);
+}
+
+/// Gives a stored page a name that is no text. PostgreSQL stores none, and loses the page.
+async fn break_name(db: &Db, name: &str) {
+    let broken = match db.url().split(':').next() {
+        Some("postgres") => format!("DELETE FROM perennial_entry WHERE name = '{name}'"),
+        Some("mysql") => {
+            format!("UPDATE perennial_entry SET name = CONCAT(name, x'ff') WHERE name = '{name}'")
+        }
+        _ => format!(
+            "UPDATE perennial_entry SET name = CAST(CAST(name AS BLOB) || x'ff' AS TEXT) WHERE name = '{name}'"
+        ),
+    };
+    assert_eq!(db.execute(&broken).await, 1);
+}
+
+/// It is the last one, and the one that was read the longest time ago.
+async fn name_that_cannot_be_read_stops_no_pruning_and_no_eviction(db: Db) {
+    let store = crate::store::open(&db).await;
+    for is_pruned in [true, false] {
+        for key in ["/z", "/a"] {
+            let name = perennial_store::LockName::of(perennial_store::LockKind::Page, key);
+            let lease = crate::store::lock(&*store, name, DAY).await;
+            let entry = perennial_store::NewEntry {
+                retention: Duration::ZERO,
+                ..crate::store::entry(&crate::store::content(key))
+            };
+            let publish = perennial_store::Publish::new(&lease, entry);
+            assert!(store.ask(publish).await.expect("answers"));
+            let released = perennial_store::Release::new(&lease, Duration::ZERO);
+            store.ask(released).await.expect("answers");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        break_name(&db, "/z").await;
+        if is_pruned {
+            let mut after = None;
+            loop {
+                let step = perennial_store::PruneEntries { after };
+                match store.ask(step).await.expect("goes on") {
+                    Some(pruned) => after = Some(pruned.last),
+                    None => break,
+                }
+            }
+        } else {
+            let evict = perennial_store::Evict { excess: u64::MAX };
+            assert!(store.ask(evict).await.expect("goes on") > 0);
+        }
+        let left = db.int("SELECT COUNT(*) FROM perennial_entry WHERE name = '/a'");
+        assert_eq!(left.await, Some(0), "pruned: {is_pruned}");
+        db.execute("DELETE FROM perennial_entry").await;
+    }
 }

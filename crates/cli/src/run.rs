@@ -116,10 +116,11 @@ impl RunOptions {
         };
         match ended {
             Some(status) => {
-                // The keeper has waited for them, unless it was killed.
-                // After an error it may still run.
-                let is_killed = status.as_ref().map_or(true, is_killed_keeper);
-                if !self.leave_children || is_killed {
+                // The keeper has waited for the command's processes, unless it was killed, or may still run.
+                let has_waited = status
+                    .as_ref()
+                    .is_ok_and(|status| !is_killed_keeper(status));
+                if !self.leave_children || !has_waited {
                     started.end(self.grace).await;
                 }
                 let status = status.map(code);

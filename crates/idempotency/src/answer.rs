@@ -24,12 +24,12 @@ pub(super) fn refusal<E>(status: StatusCode, detail: &str) -> Response<ResponseB
 }
 
 impl Answer<Response<Bytes>> {
-    /// `name`: of the request's row, for the log. `tells`: whether the log tells of an unknown outcome.
+    /// `name`: of the request's row, for the log. `logs`: whether to log an unknown outcome.
     pub(super) fn into_response(
         self,
         name: &str,
         store: &Store,
-        tells: impl FnOnce() -> bool,
+        logs: impl FnOnce() -> bool,
     ) -> Response<Bytes> {
         let (status, detail, retry_in) = match self {
             Self::Replay(mut response) => {
@@ -43,7 +43,7 @@ impl Answer<Response<Bytes>> {
             Self::OtherRequest => (StatusCode::UNPROCESSABLE_ENTITY, OTHER_REQUEST, None),
             Self::InProgress => (StatusCode::CONFLICT, IN_PROGRESS, Some(RETRY_IN_PROGRESS)),
             Self::Unknown => {
-                if tells() {
+                if logs() {
                     tracing::warn!(
                         name,
                         "the outcome of a request with an `Idempotency-Key` is unknown, as its process or its service failed, or is slow: \

@@ -1,4 +1,5 @@
 use std::{
+    collections::HashSet,
     fmt,
     sync::{Arc, Mutex},
     time::Duration,
@@ -12,7 +13,7 @@ use tower::Layer;
 use crate::{
     IdempotencyService, Scope,
     key::key_of,
-    timing::{REQUEST_RUNS, UNKNOWN_TOLD},
+    timing::{REQUEST_RUNS, UNKNOWN_OUTCOME_LOG},
 };
 
 const DAY: Duration = Duration::from_hours(24);
@@ -49,8 +50,14 @@ pub struct IdempotencyLayer {
     pub(super) run_again: Option<Duration>,
     /// The time of this process's next attempt to prune.
     prunes: Arc<Mutex<Instant>>,
-    /// The time before which no further request of unknown outcome is told in the log.
-    quiet_until: Arc<Mutex<Instant>>,
+    logged: Arc<Mutex<LoggedOutcomes>>,
+}
+
+/// The requests whose unknown outcome was logged lately.
+struct LoggedOutcomes {
+    names: HashSet<String>,
+    /// The time at which they may be logged again.
+    until: Instant,
 }
 
 type ScopeOf = dyn Fn(&Parts) -> Option<Scope> + Send + Sync;
@@ -71,19 +78,22 @@ impl IdempotencyLayer {
             unknown_after: REQUEST_RUNS,
             run_again: None,
             prunes: Arc::new(Mutex::new(Instant::now())),
-            quiet_until: Arc::new(Mutex::new(Instant::now())),
+            logged: Arc::new(Mutex::new(LoggedOutcomes {
+                names: HashSet::new(),
+                until: Instant::now(),
+            })),
         }
     }
 
-    /// Returns true if the log is to tell of a request of unknown outcome. A client may repeat the request
-    /// at any rate.
-    pub(super) fn tells_of_unknown(&self) -> bool {
-        let (mut quiet_until, now) = (locked(&self.quiet_until), Instant::now());
-        let tells = now >= *quiet_until;
-        if tells {
-            *quiet_until = now + UNKNOWN_TOLD;
+    /// Returns true if the unknown outcome of this request is to be logged: once a minute, as a client may
+    /// repeat the request at any rate, and for a hundred requests a minute at most.
+    pub(super) fn logs_unknown_outcome(&self, name: &str) -> bool {
+        let (mut logged, now) = (locked(&self.logged), Instant::now());
+        if now >= logged.until {
+            logged.names.clear();
+            logged.until = now + UNKNOWN_OUTCOME_LOG;
         }
-        tells
+        logged.names.len() < 100 && logged.names.insert(name.to_owned())
     }
 
     /// Passes requests without a key to the service each time. Default: refused by 400.

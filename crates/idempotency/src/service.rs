@@ -118,7 +118,9 @@ impl IdempotencyLayer {
             if lost {
                 store.undo(forget);
             }
-            let response = answer.into_response(&begin.name, store, || self.tells_of_unknown());
+            let response = answer.into_response(&begin.name, store, || {
+                self.logs_unknown_outcome(&begin.name)
+            });
             return Ok(response.map(whole));
         }
         self.prune();

@@ -27,5 +27,5 @@ pub(crate) const RESPONSE_RETRY_AT_SHUTDOWN: Duration = Duration::from_secs(10);
 /// The minimum retention of the row of a request whose outcome is unknown.
 pub(crate) const UNKNOWN_OUTCOME: Duration = Duration::from_hours(24 * 90);
 
-/// The time between two lines of the log about requests of unknown outcome.
-pub(crate) const UNKNOWN_TOLD: Duration = Duration::from_mins(1);
+/// The time between two lines of the log about one request of unknown outcome.
+pub(crate) const UNKNOWN_OUTCOME_LOG: Duration = Duration::from_mins(1);

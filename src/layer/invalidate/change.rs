@@ -6,7 +6,7 @@ use http::{Method, Response};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::{
-    layer::own_writes::{self, Origin},
+    layer::own_writes::{self, Issuer},
     page::{Pages, Target, written},
 };
 
@@ -66,7 +66,7 @@ impl Change {
                 _ => None,
             };
             if let Some(epoch) = epoch.max(own).filter(|_| self.pages.reads_own_writes()) {
-                own_writes::set_cookie(answer.headers_mut(), Origin::of(&self.pages), epoch);
+                own_writes::set_cookie(answer.headers_mut(), Issuer::of(&self.pages), epoch);
             }
         }
         response

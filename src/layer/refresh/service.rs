@@ -22,7 +22,7 @@ use crate::{
         RefreshLayer, ResponseBody, ResponseFuture,
         future::oneshot as call,
         invalidate::{Change, is_safe},
-        own_writes::{Origin, OwnWrites},
+        own_writes::{Issuer, OwnWrites},
     },
     page::{Accepts, Answer, Generate, Target, interval_of, parts::Run},
 };
@@ -117,7 +117,7 @@ where
         }
         let run = run.filter(|run| run.is_generator());
         let own = match layer.pages.reads_own_writes() {
-            true => OwnWrites::of(&parts.headers, Origin::of(&layer.pages)),
+            true => OwnWrites::of(&parts.headers, Issuer::of(&layer.pages)),
             false => None,
         };
         let is_usual = run.is_none() && own.is_none() && !warm::forces();

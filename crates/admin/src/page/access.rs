@@ -16,7 +16,8 @@ use super::{Admin, html};
 pub enum Access {
     /// See all pages and use all buttons. The name is logged with each action.
     Full(String),
-    /// See all pages. There are no buttons.
+    /// See all pages. There are no buttons, and "Explain" answers nothing: where no layer is, its request
+    /// would run a handler.
     ReadOnly(String),
     /// Nothing: each page answers 403.
     Forbidden,

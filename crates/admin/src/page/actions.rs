@@ -89,7 +89,7 @@ pub(crate) async fn on_entry(
 /// function of the application may be a part of the key. `None`: the generator has failed.
 async fn regenerated(admin: &Admin, key: &str) -> Result<Option<&'static str>, Error> {
     let served = match &admin.pages {
-        Some(pages) if key.starts_with('/') && is_of_its_path(admin, pages, key).await => {
+        Some(pages) if key.starts_with('/') && path_gives_key(admin, pages, key).await => {
             let mut visited = admin.site.regenerate(pages.clone(), [key]).await;
             visited.pop().and_then(|(_, served)| served)
         }
@@ -109,7 +109,7 @@ async fn regenerated(admin: &Admin, key: &str) -> Result<Option<&'static str>, E
 }
 
 /// Returns true if a request for the path gets the page with this key.
-async fn is_of_its_path(admin: &Admin, pages: &Router, key: &str) -> bool {
+async fn path_gives_key(admin: &Admin, pages: &Router, key: &str) -> bool {
     let explanation = admin.site.explain(pages.clone(), key).await;
     let Ok(Some(explanation)) = explanation else {
         return false;

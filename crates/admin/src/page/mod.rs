@@ -51,7 +51,8 @@ impl Admin {
     }
 
     /// Sends requests for pages through the application's router with its layers, for the button
-    /// "Regenerate now" and the page "Explain". Default: the button invalidates the page.
+    /// "Regenerate now" and, for users with full access, the page "Explain". A route without a layer
+    /// runs its handler. Default: the button invalidates the page.
     pub fn pages(mut self, pages: Router) -> Self {
         self.pages = Some(pages);
         self

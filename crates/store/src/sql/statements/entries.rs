@@ -157,12 +157,9 @@ pub(crate) const UNREAD: Sides = Sides::same(
 /// the latest time of a read, names
 pub(crate) const EVICT: &str = "DELETE FROM {p}entry WHERE read_at <= $1 AND name IN ({names})";
 
-/// name before -> the greatest name of the next hundred rows, their smallest epoch
-pub(crate) const NEXT: Sides = Sides::same(
-    "SELECT max(n.name), min(n.epoch) FROM (
-        SELECT name, epoch FROM {p}entry WHERE name > $1 ORDER BY name LIMIT 100
-    ) n",
-);
+/// name before -> the next hundred names, the epoch of each
+pub(crate) const NEXT: Sides =
+    Sides::same("SELECT name, epoch FROM {p}entry WHERE name > $1 ORDER BY name LIMIT 100");
 
 /// name before, the greatest name of the step
 pub(crate) const PRUNE: Sides =

@@ -106,12 +106,9 @@ pub(crate) const HELD: Sides = Sides::same(
     WHERE NOT (l.owner IS NULL AND l.kind = 'once') ORDER BY l.kind, l.name",
 );
 
-/// kind, last name -> the last of the next hundred names
-pub(crate) const NEXT: Sides = Sides::same(
-    "SELECT max(n.name) FROM (
-        SELECT name FROM {p}lock WHERE kind = $1 AND name > $2 ORDER BY name LIMIT 100
-    ) n",
-);
+/// kind, last name -> the next hundred names
+pub(crate) const NEXT: Sides =
+    Sides::same("SELECT name FROM {p}lock WHERE kind = $1 AND name > $2 ORDER BY name LIMIT 100");
 
 /// kind, last name, the last of the next hundred names, and three times: the time unused of a lock
 /// without an owner and with an entry, of a lock with an owner, and of a lock without both

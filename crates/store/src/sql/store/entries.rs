@@ -184,7 +184,11 @@ impl<DB: Driver> SqlStore<DB> {
             if freed >= *excess {
                 break;
             }
-            names.push(row.name(0)?);
+            let Ok(name) = row.name(0) else {
+                tracing::warn!("a stored entry cannot be removed, as its name cannot be read");
+                continue;
+            };
+            names.push(name);
             freed += row.number(1)?.max(0).unsigned_abs() + ROW;
             latest = row.number(2)?;
         }
@@ -239,10 +243,13 @@ impl<DB: Driver> SqlStore<DB> {
     pub(crate) async fn prune_entries(&self, call: &PruneEntries) -> Answer<Option<Pruned>> {
         let from = [Arg::Text(call.after.as_deref().unwrap_or(LEAST))];
         let pruned = self.prune([&entries::NEXT, &entries::PRUNE], &from, &[]);
-        let Some((last, row)) = pruned.await? else {
+        let Some((last, rows)) = pruned.await? else {
             return Ok(None);
         };
-        let oldest = row.int(1)?.unwrap_or(i64::MAX);
+        let mut oldest = i64::MAX;
+        for row in &rows {
+            oldest = oldest.min(row.number(1)?);
+        }
         Ok(Some(Pruned { last, oldest }))
     }
 }

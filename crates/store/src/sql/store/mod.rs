@@ -245,23 +245,21 @@ impl<DB: Driver> SqlStore<DB> {
         self.run_on(sides, &lease.name, &arguments).await
     }
 
-    /// Removes the prunable ones of the next rows after the place `from`. Returns the row of `next`,
-    /// with the last name.
+    /// Removes the prunable ones of the next rows after the place `from`. Returns the rows of `next`, and
+    /// the last name of theirs that can be read: rows behind that one belong to the next step.
     async fn prune(
         &self,
         [next, remove]: [&Sides; 2],
         from: &[Arg<'_>],
         rest: &[Arg<'_>],
-    ) -> Answer<Option<(String, DB::Row)>> {
-        let done = self.run(next, from).await?;
-        let row = done.rows.into_iter().next();
-        let row = row.ok_or(sqlx::Error::RowNotFound)?;
-        let Some(last) = row.text(0)? else {
+    ) -> Answer<Option<(String, Vec<DB::Row>)>> {
+        let rows = self.run(next, from).await?.rows;
+        let Some(last) = rows.iter().rev().find_map(|row| row.name(0).ok()) else {
             return Ok(None);
         };
         let arguments = [from, &[Arg::Text(&last)], rest].concat();
         self.run(remove, &arguments).await?;
-        Ok(Some((last, row)))
+        Ok(Some((last, rows)))
     }
 }
 
