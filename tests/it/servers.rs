@@ -18,7 +18,7 @@ use crate::{
     server::{Kind, Server},
     store::{ask, content, entry, lock, open, publish},
     support::{HANG, Origin, every, get, patient, serve, until},
-    wire::Wire,
+    wire::{State, Wire},
 };
 
 const LEASE: Duration = Duration::from_secs(60);
@@ -29,6 +29,7 @@ on_each_server! {
     publish_during_a_takeover_is_refused
     many_steps_share_one_attempt_to_prepare_the_tables
     eight_make_the_tables_at_once
+    tables_are_prepared_on_a_server_that_is_slow_to_connect
     a_role_that_may_not_make_tables_is_told_what_to_do
     a_refresh_is_three_round_trips_and_a_contended_try_is_one
     foreign_tables_with_the_same_names_are_refused
@@ -86,21 +87,25 @@ async fn eight_make_the_tables_at_once(db: Db) {
             let db = Arc::clone(&db);
             let prefix = format!("round_{round}_");
             opening.spawn(async move {
-                let begun = Instant::now();
-                loop {
-                    match db.database().await.store(&prefix).await {
-                        Ok(_) => return,
-                        // A loaded machine has no connection for each of them within two seconds.
-                        Err(error)
-                            if format!("{error:?}").contains("PoolTimedOut")
-                                && begun.elapsed() < HANG => {}
-                        Err(error) => panic!("{error:?}"),
-                    }
-                }
+                let store = db.database().await.store(&prefix);
+                store.await.map(drop).expect("is prepared");
             });
         }
         opening.join_all().await;
     }
+}
+
+/// A loaded machine is slow to take connections.
+async fn tables_are_prepared_on_a_server_that_is_slow_to_connect(db: Db) {
+    let wire = Wire::before(db.url()).await;
+    let database = Database::open(&wire.url(db.url())).await.expect("opens");
+    wire.set(State::Silent);
+    let database = database.statement_timeout(HANG / 2);
+    let preparing = tokio::spawn(async move { database.store("perennial_").await.map(drop) });
+    // Twice the time for which a pool tries to connect.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    wire.set(State::Open);
+    preparing.await.expect("no panic").expect("is prepared");
 }
 
 /// A publish that waits for the entry's row holds the lock's row meanwhile, at any isolation level.

@@ -18,6 +18,9 @@ pub const DATABASE_PATIENCE: Duration = Duration::from_millis(500);
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 
+/// The time after which no further connection is asked for to prepare the tables.
+pub(crate) const CONNECTIONS_LIMIT: Duration = Duration::from_secs(30);
+
 /// The time that making or upgrading the tables may take.
 pub(crate) const PREPARE_LIMIT: Duration = Duration::from_secs(60);
 

@@ -20,6 +20,8 @@ mod wire;
 
 use std::{sync::Arc, time::Duration};
 
+use tokio::time::Instant;
+
 use self::{
     pool::{AnyPool, Connections, OnPool, Server},
     run::{Driver, Supported},
@@ -32,7 +34,7 @@ use crate::timing::CONNECT_LIMIT;
 use crate::{
     calls::Backend,
     error::Error,
-    timing::{PREPARE_LIMIT, STATEMENT_TIMEOUT, within},
+    timing::{CONNECTIONS_LIMIT, PREPARE_LIMIT, STATEMENT_TIMEOUT, within},
 };
 pub use connection::Connection;
 pub use tables::Tables;
@@ -215,10 +217,22 @@ impl OnPool for Opening {
     async fn run<DB: Driver>(self, connections: Connections<DB>) -> Self::Output {
         let store = SqlStore::new(connections, self.tables);
         if self.connect == Connect::Now {
-            store.side().await?;
+            let begun = Instant::now();
+            let mut prepared = store.side().await;
+            // The server has answered before. On a loaded machine it is slow to take more connections.
+            while prepared.as_ref().is_err_and(is_late) && begun.elapsed() < CONNECTIONS_LIMIT {
+                prepared = store.side().await;
+            }
+            prepared?;
         }
         Ok(Box::new(store))
     }
+}
+
+/// Returns true if the pool gave no connection in time.
+fn is_late(error: &Error) -> bool {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref());
+    matches!(source, Some(sqlx::Error::PoolTimedOut))
 }
 
 /// Returns the statements that make the tables in a database of the URL's kind.
