@@ -272,7 +272,7 @@ impl Pages {
             let sync = Invalidated::new(&*after, since, PAGE, awaited.clone());
             let synced = self.store.call(sync).await?;
             self.invalidations.learn(&synced.names);
-            let are_all_names = synced.names.len() < PAGE;
+            let are_all_names = synced.names.len() <= PAGE;
             self.invalidations
                 .see_unnumbered(&synced.committed, are_all_names);
             self.elsewhere.tell(&awaited, &synced.awaited, asked);

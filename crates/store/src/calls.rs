@@ -200,10 +200,11 @@ calls! {
     /// database's clock, so that a database that has lost the latest epochs continues above them.
     Invalidate "invalidate" writes [] { names: Vec<String> } -> i64;
 
-    /// Returns three lists, all of one moment: the first `most` invalidated names after the epoch
-    /// `since`, each with its latest epoch, in the order of epochs; the states of the pages of the
-    /// `awaited` keys, in the order of the keys; and the first `most` rows of the outbox whose ids
-    /// follow `after`, in the order of ids.
+    /// Returns three lists, all of one moment: the first invalidated names after the epoch `since`,
+    /// each with its latest epoch, in the order of epochs; the states of the pages of the `awaited`
+    /// keys, in the order of the keys; and the first `most` rows of the outbox whose ids follow
+    /// `after`, in the order of ids. Of names, there are more than `most` if as many follow, and those
+    /// with one epoch are all in the answer or none is; if `most` is zero, there are none.
     Invalidated "sync" reads [after: String]
         { since: i64, most: usize, awaited: Vec<String> } -> Synced;
 

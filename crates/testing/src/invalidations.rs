@@ -57,7 +57,9 @@ impl Rows {
         let names = self.names.iter().filter(|(_, epoch)| **epoch > call.since);
         let mut names: Vec<_> = names.map(|(name, epoch)| (name.clone(), *epoch)).collect();
         names.sort_by_key(|(_, epoch)| *epoch);
-        names.truncate(call.most);
+        if let Some((_, last)) = names.get(call.most).cloned() {
+            names.retain(|(_, epoch)| call.most > 0 && *epoch <= last);
+        }
         let awaited = call.awaited.iter().map(|key| self.awaited(key, now));
         Synced {
             names,

@@ -28,10 +28,13 @@ pub(crate) const INVALIDATE: Sides = Sides {
             IF(name LIKE 'revision:%', epoch, LAST_INSERT_ID()))",
 };
 
-/// known epoch, number -> name, epoch, -1, nothing
-pub(crate) const INVALIDATED: &str = "{waits}SELECT n.name, n.epoch, -1, '' FROM (
-        SELECT name, epoch FROM {p}invalidation WHERE epoch > $1 AND name <> '*' ORDER BY epoch LIMIT $2
-    ) n";
+/// Names that were invalidated together have one epoch, and are all in the answer or none of them is.
+///
+/// known epoch, number -> name, epoch, -1, nothing: more rows than the number, if there are as many
+pub(crate) const INVALIDATED: &str = "{waits}SELECT n.name, n.epoch, -1, '' FROM {p}invalidation n
+    WHERE n.epoch > $1 AND n.name <> '*' AND n.epoch <= coalesce((
+        SELECT epoch FROM {p}invalidation WHERE epoch > $1 AND name <> '*' ORDER BY epoch LIMIT 1 OFFSET $2
+    ), 9223372036854775807)";
 
 /// The rest of [`INVALIDATED`] for awaited keys.
 ///

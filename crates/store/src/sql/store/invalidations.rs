@@ -36,7 +36,7 @@ impl<DB: Driver> SqlStore<DB> {
         let first = keys.next().unwrap_or_default();
         let mut synced = self.synced(call, first).await?;
         for rest in keys {
-            let states_alone = Invalidated::new("", i64::MAX, 0, Vec::new());
+            let states_alone = Invalidated::new("", 0, 0, Vec::new());
             let rest = self.synced(&states_alone, rest).await?;
             synced.awaited.extend(rest.awaited);
         }
@@ -48,7 +48,8 @@ impl<DB: Driver> SqlStore<DB> {
         let names: Vec<_> = keys.iter().map(|key| bounded(key)).collect();
         let mut text = invalidations::INVALIDATED.to_owned();
         let most = i64::try_from(call.most).unwrap_or(i64::MAX);
-        let mut arguments = vec![Arg::Int(call.since), Arg::Int(most)];
+        let since = if most > 0 { call.since } else { i64::MAX };
+        let mut arguments = vec![Arg::Int(since), Arg::Int(most)];
         if call.most > 0 {
             text.push_str(invalidations::COMMITTED);
             arguments.push(Arg::Text(match &*call.after {
