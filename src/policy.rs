@@ -54,8 +54,6 @@ pub struct Refresh {
     pub(crate) stale_while_revalidate: Option<Duration>,
     pub(crate) jitter: f64,
     pub(crate) stale_if_error: Duration,
-    /// The part of the interval after which a hit starts a regeneration; 1: none does.
-    pub(crate) early: f64,
     pub(crate) outlives_parts: bool,
     pub(crate) schedule: Option<&'static dyn Schedule>,
     pub(crate) browser_cache: Duration,
@@ -84,7 +82,6 @@ impl Refresh {
             stale_while_revalidate: None,
             jitter: 0.0,
             stale_if_error: Duration::ZERO,
-            early: 1.0,
             outlives_parts: false,
             schedule: None,
             browser_cache: Duration::ZERO,
@@ -224,25 +221,6 @@ impl Refresh {
         self
     }
 
-    /// Sets the part of the interval after which a hit starts a regeneration in the background, so
-    /// that a busy page is regenerated before it is stale. Default: 1, no hit does. No effect on a
-    /// [schedule](Self::on).
-    ///
-    /// Each process begins earlier by a random time that grows with the generator's, up to half of
-    /// this part (XFetch: Vattani, Chierichetti and Lowenstein, 2015).
-    ///
-    /// # Panics
-    ///
-    /// Panics outside of 0 – 1.
-    pub const fn early(mut self, fraction: f64) -> Self {
-        assert!(
-            is_fraction(fraction),
-            "a part of the interval is a fraction from 0 to 1"
-        );
-        self.early = fraction;
-        self
-    }
-
     /// Sets the time for which browsers and other caches may use a response without asking
     /// (`max-age`), until the version is stale at most, if the generator set neither
     /// `Cache-Control` nor `Expires`. Default: zero, and a client asks before each use
@@ -293,17 +271,6 @@ impl Refresh {
         part(self.interval, 1.0 - self.jitter * unit)
     }
 
-    /// Returns the age after which a hit starts a regeneration. `lead`: the random time by which
-    /// this process begins earlier, at most half of that age.
-    #[inline]
-    pub(crate) fn early_after(&self, interval: Duration, lead: Duration) -> Duration {
-        if self.early == 1.0 || self.schedule.is_some() {
-            return interval;
-        }
-        let early = part(interval, self.early);
-        early - lead.min(early / 2)
-    }
-
     /// Returns the interval, counted from the publish at `written`, of a version whose generator
     /// began at `began`. Both times are in microseconds since 1970. `None`: no schedule decides.
     /// `unit`: as for [`interval_at`](Self::interval_at). After a panic of the schedule, which an error
@@ -339,13 +306,6 @@ impl From<&Self> for Refresh {
     }
 }
 
-/// Returns the time by which a process regenerates early, by the rule of XFetch with β = 1. `took`:
-/// the time of the generator. `luck`: a random number greater than 0, and at most 1.
-pub(crate) fn lead(took: Duration, luck: f64) -> Duration {
-    let lead = took.as_secs_f64() * -luck.ln();
-    Duration::try_from_secs_f64(lead).unwrap_or(Duration::MAX)
-}
-
 /// Returns this part of the time.
 fn part(time: Duration, fraction: f64) -> Duration {
     // A conversion by `f64` may round the longest times up to more than a `Duration` can hold.
@@ -358,8 +318,6 @@ const fn is_fraction(fraction: f64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
 
     const S: Duration = Duration::from_secs(1);
@@ -385,65 +343,17 @@ mod tests {
     }
 
     #[test]
-    fn a_hit_is_early_after_its_part_of_the_interval() {
-        let early = |fraction, lead| {
-            let policy = Refresh::every(100 * S).early(fraction);
-            policy.early_after(100 * S, lead)
-        };
-        assert_eq!(early(0.9, Duration::ZERO), 90 * S);
-        assert_eq!(early(0.9, 10 * S), 80 * S);
-        // A slow generator cannot make each hit an early one.
-        assert_eq!(early(0.9, 1000 * S), 45 * S);
-        assert_eq!(early(1.0, 10 * S), 100 * S);
-        let longest = Refresh::every(Duration::MAX).early(0.999_999_999_999);
-        assert!(longest.early_after(Duration::MAX, S) > Duration::MAX / 2);
-    }
-
-    proptest! {
-        #[test]
-        fn a_lead_is_within_the_time_before_the_end(
-            interval in 0_u64..1 << 40, fraction in 0.0..1.0_f64, took in 0_u64..1 << 40, luck in 1e-9..=1.0_f64,
-        ) {
-            let [interval, took] = [interval, took].map(Duration::from_micros);
-            let policy = Refresh::every(interval).early(fraction);
-            let latest = policy.early_after(interval, Duration::ZERO);
-            let early = policy.early_after(interval, lead(took, luck));
-            prop_assert!(latest <= interval);
-            prop_assert!(early <= latest && early >= latest / 2);
-            // The more luck, the later.
-            prop_assert!(policy.early_after(interval, lead(took, luck / 2.0)) <= early);
-        }
-    }
-
-    /// An exponential distribution whose mean is the generator's time.
-    #[test]
-    fn leads_are_spread_as_xfetch_says() {
-        let leads = (0..100_000).map(|n| lead(S, (f64::from(n) + 0.5) / 1e5).as_secs_f64());
-        let leads: Vec<_> = leads.collect();
-        let mean = leads.iter().sum::<f64>() / 1e5;
-        assert!((mean - 1.0).abs() < 0.001, "{mean}");
-        let beyond_two = leads.iter().filter(|lead| **lead > 2.0).count() as f64 / 1e5;
-        assert!(
-            (beyond_two - (-2.0_f64).exp()).abs() < 0.001,
-            "{beyond_two}"
-        );
-    }
-
-    #[test]
     fn value_out_of_range_panics() {
         let policy = Refresh::every(S)
             .lease(YEAR)
             .cooldown(YEAR)
-            .jitter(1.0)
-            .early(0.0);
-        let wrong: [&(dyn Fn() -> Refresh + std::panic::RefUnwindSafe); 7] = [
+            .jitter(1.0);
+        let wrong: [&(dyn Fn() -> Refresh + std::panic::RefUnwindSafe); 5] = [
             &|| policy.lease(Duration::from_millis(9)),
             &|| policy.lease(YEAR + S),
             &|| policy.cooldown(YEAR + S),
             &|| policy.jitter(7.0),
             &|| policy.jitter(f64::NAN),
-            &|| policy.early(-0.1),
-            &|| policy.early(f64::NAN),
         ];
         for (number, wrong) in wrong.iter().enumerate() {
             assert!(std::panic::catch_unwind(wrong).is_err(), "{number}");

@@ -122,8 +122,6 @@ words! {
         Miss => "miss",
         /// The version was older than its interval.
         Stale => "stale",
-        /// The version was fresh, and older than [`Refresh::early`](crate::Refresh::early) says.
-        Early => "early",
         /// The version was too old to be served.
         Expired => "expired",
         /// The version was invalidated.

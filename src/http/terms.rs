@@ -12,8 +12,6 @@ use crate::{http::fields::list, timing::NEGATIVE_INTERVAL};
 pub(crate) struct Terms {
     /// The age at which the version is stale.
     pub(crate) interval: Duration,
-    /// The age after which a hit starts a regeneration; at most the interval.
-    pub(crate) early: Duration,
     /// The time for which the stale version is served during regeneration. `None`: without limit.
     pub(crate) stale_while_revalidate: Option<Duration>,
     /// The time for which the stale version is served after a failed regeneration.
@@ -91,7 +89,6 @@ pub(crate) fn declared(headers: &HeaderMap) -> Option<Terms> {
     let interval = lifetime?.saturating_sub(Duration::from_secs(age(headers)));
     Some(Terms {
         interval,
-        early: interval,
         stale_while_revalidate: Some(allowed("stale-while-revalidate")),
         stale_if_error: allowed("stale-if-error"),
     })

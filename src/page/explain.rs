@@ -164,7 +164,6 @@ fn explain_version(version: &Version, facts: &Facts<'_>, place: &str) -> Explana
     let invalidated = version.invalidated(facts.list) != Freshness::Fresh;
     let (served, state) = match version.freshness(facts) {
         Freshness::Fresh => (Served::Hit, "is fresh"),
-        Freshness::Early => (Served::Hit, "is fresh, and regenerated early"),
         Freshness::Stale if invalidated => (Served::Stale, "was invalidated"),
         Freshness::Stale => (Served::Stale, "is older than its interval"),
         Freshness::Expired => (Served::Generated, "is too old to be served"),

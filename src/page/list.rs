@@ -113,7 +113,6 @@ impl Pages {
         let key = description.key.unwrap_or_else(|| row.name.clone());
         let terms = Terms {
             interval: row.interval,
-            early: description.early.unwrap_or(row.interval),
             stale_while_revalidate: description.stale_while_revalidate,
             stale_if_error: Duration::ZERO,
         };
@@ -129,13 +128,13 @@ impl Pages {
         let lock = LockInfo::of(row.lock);
         let cools_down = lock.cools_down();
         let state = match freshness {
-            Freshness::Fresh | Freshness::Early => EntryState::Fresh,
+            Freshness::Fresh => EntryState::Fresh,
             _ if cools_down => EntryState::Cooldown,
             Freshness::Stale => EntryState::Stale,
             Freshness::Expired | Freshness::Purged => EntryState::Expired,
         };
         let next_regeneration = match state {
-            EntryState::Fresh => terms.early.saturating_sub(row.age),
+            EntryState::Fresh => terms.interval.saturating_sub(row.age),
             EntryState::Cooldown => lock.remaining,
             _ => Duration::ZERO,
         };

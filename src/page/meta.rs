@@ -20,8 +20,8 @@ use crate::{
         Invalidations,
         flight::{AsOf, Freshness, Verdicts},
     },
-    policy::{self, Refresh},
-    timing::{PROVISIONAL, random_unit},
+    policy::Refresh,
+    timing::PROVISIONAL,
 };
 
 /// The metadata of a stored version: a column, and a part of the JSON text beside the content.
@@ -57,9 +57,6 @@ pub(crate) struct Metadata {
     /// The generated date of the last modification.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) modified: Option<LastModified>,
-    /// The time that the generator took.
-    #[serde(with = "as_micros")]
-    pub(crate) took: Duration,
 }
 
 /// The generated date of a version, for `Last-Modified`.
@@ -88,9 +85,6 @@ impl Metadata {
 #[serde(default)]
 pub(crate) struct Description {
     pub(super) layer: String,
-    /// The age after which a hit starts a regeneration, if earlier than the interval.
-    #[serde(with = "optional_micros", skip_serializing_if = "Option::is_none")]
-    pub(super) early: Option<Duration>,
     #[serde(with = "optional_micros", skip_serializing_if = "Option::is_none")]
     pub(super) stale_while_revalidate: Option<Duration>,
     /// The revision of the code, by its name.
@@ -125,23 +119,6 @@ impl Description {
 }
 
 /// Durations as whole microseconds.
-mod as_micros {
-    use super::{Deserialize, Duration, duration, micros};
-
-    pub(super) fn serialize<S: serde::Serializer>(
-        time: &Duration,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        serializer.serialize_i64(micros(*time))
-    }
-
-    pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Duration, D::Error> {
-        i64::deserialize(deserializer).map(duration)
-    }
-}
-
 mod optional_micros {
     use super::{Deserialize, Duration, duration, micros};
 
@@ -173,9 +150,6 @@ pub(crate) struct Meta {
     unit: f64,
     /// The interval by the policy's schedule.
     scheduled: Option<Duration>,
-    /// The random lead of this process: the regeneration begins this long before the age of
-    /// `Refresh::early`.
-    lead: Duration,
     /// The verdict of the invalidation list (the lowest two bits), and the list's count of changes
     /// at the time of the verdict.
     verdict: AtomicU64,
@@ -190,7 +164,6 @@ impl Meta {
             declared: None,
             unit: key::unit(key),
             scheduled: None,
-            lead: Duration::ZERO,
             // The verdict before the first change.
             verdict: AtomicU64::new(0),
         }
@@ -228,7 +201,6 @@ impl Meta {
     /// or, without a lease, by the process's.
     pub(super) fn timed(&mut self, policy: &Refresh, times: [i64; 2]) {
         self.scheduled = policy.scheduled(times, self.unit);
-        self.lead = policy::lead(self.stored.took, random_unit());
     }
 
     pub(crate) fn key(&self) -> &str {
@@ -256,7 +228,6 @@ impl Meta {
                 let interval = terms::interval_for(self.status, interval);
                 Terms {
                     interval,
-                    early: interval,
                     stale_while_revalidate: policy.stale_while_revalidate,
                     stale_if_error: policy.stale_if_error,
                 }
@@ -271,7 +242,6 @@ impl Meta {
         if self.stored.is_provisional {
             terms.interval = terms.interval.min(PROVISIONAL);
         }
-        terms.early = policy.early_after(terms.interval, self.lead);
         terms
     }
 }
@@ -342,15 +312,14 @@ mod tests {
         #[test]
         fn metadata_comes_back_unchanged(
             epoch: i64, revision: i64, tags: Vec<String>, parts: Vec<String>, of_all: bool, after in proptest::option::of(0..i64::MAX),
-            took in 0..i64::MAX, is_provisional: bool, layer: String, seconds: i64, is_ambiguous: bool,
+            is_provisional: bool, layer: String, seconds: i64, is_ambiguous: bool,
         ) {
             let refresh_after = after.map(duration);
-            let early = refresh_after;
             let metadata = Metadata {
-                epoch, sightings: 0, revision, tags: tags.into(), parts: parts.into(), of_all, parts_last: early, refresh_after, is_provisional,
-                modified: Some(LastModified { seconds, is_ambiguous }), took: duration(took),
+                epoch, sightings: 0, revision, tags: tags.into(), parts: parts.into(), of_all, parts_last: refresh_after, refresh_after, is_provisional,
+                modified: Some(LastModified { seconds, is_ambiguous }),
             };
-            let description = Description { layer, early, ..Description::default() };
+            let description = Description { layer, stale_while_revalidate: refresh_after, ..Description::default() };
             let text = description.encode(&metadata);
             prop_assert_eq!(Metadata::decode(epoch, &text), metadata);
             prop_assert_eq!(Description::decode(&text), description);

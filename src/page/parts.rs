@@ -101,7 +101,7 @@ impl Inherited {
         self.tags.extend(stored.tags.iter().cloned());
         self.of_all |= stored.of_all;
         // The provisional content is stale soon, whenever the part's interval ends.
-        if stored.is_provisional || version.freshness(facts) > Freshness::Early {
+        if stored.is_provisional || version.freshness(facts) > Freshness::Fresh {
             self.is_provisional = true;
         } else {
             let interval = meta.terms(facts.policy).interval;

@@ -1,12 +1,11 @@
-//! Intervals by the calendar, and regenerations before their time.
+//! Intervals by the calendar.
 
 use std::time::Duration;
 
 use axum::{Router, body::Body, http::Request};
 use perennial::{
-    DAY, Perennial, Refresh,
+    DAY, Refresh,
     entries::{EntryFilter, EntryState},
-    event::{Event, Reason},
 };
 use perennial_calendar::Calendar;
 use perennial_testing::{self, advance};
@@ -87,61 +86,4 @@ async fn a_generator_that_began_before_the_occurrence_has_made_a_stale_version()
     advance(23 * HOUR).await;
     get(address, "/").await;
     assert_eq!(origin.begun(), 2);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_hit_near_the_end_of_the_interval_starts_a_regeneration_that_nobody_waits_for() {
-    let database = perennial_testing::Database::new();
-    let [one, two] = [(), ()].map(|()| database.open(Perennial::builder()).expect("opens"));
-    let policy = Refresh::every(100 * HOUR).early(0.9);
-    let origin = Origin::default();
-    let process =
-        |site: &Perennial| here(slow(&origin, Duration::from_secs(30)).layer(site.layer(policy)));
-    let (one_visit, two_visit) = (process(&one), process(&two));
-    let mut events = one.subscribe();
-    assert_eq!(get(one_visit, "/").await.run(), 1);
-    assert_eq!(get(two_visit, "/").await.run(), 1);
-    // The generator took 30 s, so the random lead is some minutes at most.
-    advance(89 * HOUR).await;
-    get(one_visit, "/").await;
-    advance(HOUR - Duration::from_secs(1)).await;
-    assert_eq!(origin.begun(), 1, "it is too early");
-    advance(Duration::from_secs(1)).await;
-    // A visitor who waited would let the clock move.
-    let begun = tokio::time::Instant::now();
-    for _ in 0..20 {
-        let (hit, other) = tokio::join!(get(one_visit, "/"), get(two_visit, "/"));
-        for hit in [hit, other] {
-            assert_eq!(hit.run(), 1);
-            assert!(
-                hit.header("cache-status")
-                    .starts_with("perennial; hit; ttl=36000"),
-                "{}",
-                hit.header("cache-status")
-            );
-        }
-    }
-    assert_eq!(begun.elapsed(), Duration::ZERO);
-    advance(Duration::from_secs(31)).await;
-    assert_eq!(origin.begun(), 2, "one regeneration for two processes");
-    // The other process learns of the new version with its next visitor, who does not wait.
-    tokio::join!(get(one_visit, "/"), get(two_visit, "/"));
-    advance(Duration::from_secs(1)).await;
-    assert_eq!(
-        [
-            get(one_visit, "/").await.run(),
-            get(two_visit, "/").await.run()
-        ],
-        [2, 2]
-    );
-    let mut reasons = Vec::new();
-    while let Some(event) = events.try_next() {
-        if let Event::Regenerated(ended) = event {
-            reasons.push(ended.reason);
-        }
-    }
-    assert!([Reason::Miss, Reason::Early].starts_with(&reasons) && !reasons.is_empty());
-    let history = one.entry("/").await.expect("answers").expect("one").history;
-    let history: Vec<_> = history.iter().map(|it| it.reason).collect();
-    assert_eq!(history, [Reason::Early, Reason::Miss]);
 }

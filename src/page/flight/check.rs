@@ -28,8 +28,8 @@ use crate::search::{Explored, explore};
 
 use setup::{
     Fault::{
-        self, Close, Crash, Failing, Invalidation, Leave, Lost, NoPermit, Purge, Refused, Slow,
-        SlowStore, Unextended, Unshareable,
+        self, Close, Failing, Invalidation, Leave, NoPermit, Purge, Refused, Slow, SlowStore,
+        Unextended, Unshareable,
     },
     Setup,
 };
@@ -140,16 +140,6 @@ fn promises_hold_while_the_store_fails() {
 fn promises_hold_after_a_probe_without_an_answer() {
     let situations = ["a stored version is older than the unsaved one"];
     check(&Setup::new(&[Refused], 1, 1), 20_000, &situations, &[]);
-}
-
-/// A regeneration begins before its time, and no visitor waits for it.
-#[test]
-fn promises_hold_for_regenerations_before_their_time() {
-    let setup = Setup {
-        early: true,
-        ..Setup::new(&[Crash, Failing, Invalidation, Lost, Purge, Slow], 1, 1)
-    };
-    check(&setup, 150_000, &["early version is served"], &[]);
 }
 
 /// A cooldown that began without the store: the process asks the store again each second, and runs

@@ -42,9 +42,6 @@ pub(crate) struct AsOf {
 pub(crate) enum Freshness {
     /// Younger than the interval.
     Fresh,
-    /// Younger than the interval, and old enough for a hit to start a regeneration, for which no
-    /// visitor waits.
-    Early,
     /// Served while a regeneration runs.
     Stale,
     /// Beyond `stale_while_revalidate`: not served.
@@ -59,14 +56,11 @@ impl Freshness {
     }
 
     pub(crate) fn by_age(age: Duration, terms: &Terms) -> Self {
-        if age < terms.early {
-            return Self::Fresh;
-        }
         match (
             age.checked_sub(terms.interval),
             terms.stale_while_revalidate,
         ) {
-            (None, _) => Self::Early,
+            (None, _) => Self::Fresh,
             (Some(over), Some(limit)) if over > limit => Self::Expired,
             _ => Self::Stale,
         }
@@ -190,7 +184,7 @@ impl<B> Version<B> {
         let terms = self.page.meta.terms(facts.policy);
         let age = self.age(facts.now);
         let by_age = match Freshness::by_age(age, &terms) {
-            Freshness::Fresh | Freshness::Early
+            Freshness::Fresh
                 if self.is_unsaved() && age >= facts.policy.cooldown_time() =>
             {
                 Freshness::Stale

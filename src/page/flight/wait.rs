@@ -95,8 +95,6 @@ impl<B: Clone + PartialEq> Shown<B> {
                 };
                 let soft = limit(policy.soft_timeout.min(patience));
                 match (version.freshness(facts), visitor.leads) {
-                    // No visitor waits for a regeneration before its time.
-                    (Freshness::Early, _) => return Next::Answer(Answer::Version(version.clone())),
                     // The promise: only the leader waits while a version may be served.
                     (Freshness::Fresh | Freshness::Stale, leads) => {
                         if !leads || facts.now >= soft {

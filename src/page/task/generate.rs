@@ -125,7 +125,6 @@ impl Task {
                         of_all: inherited.of_all,
                         is_provisional: inherited.is_provisional,
                         modified,
-                        took,
                     };
                     let mut page = Page::new(&key, response, metadata, before);
                     pages.warn_of_retagging(before, &page);

@@ -23,7 +23,6 @@ fn reason(newest: Option<&Version>, facts: &Facts<'_>) -> Reason {
         Freshness::Purged => Reason::Purged,
         Freshness::Expired => Reason::Expired,
         _ if newest.invalidated(facts.list) != Freshness::Fresh => Reason::Invalidated,
-        Freshness::Early => Reason::Early,
         Freshness::Fresh | Freshness::Stale => Reason::Stale,
     }
 }
@@ -54,7 +53,6 @@ impl Task {
     pub(super) fn texts(&self, version: &Version, terms: Terms, changed: bool) -> [String; 2] {
         let description = Description {
             layer: self.given.layer.to_string(),
-            early: (terms.early < terms.interval).then_some(terms.early),
             stale_while_revalidate: terms.stale_while_revalidate,
             code: self.pages.settings.revision.clone(),
             key: (bounded(&self.key) != *self.key).then(|| self.key.to_string()),

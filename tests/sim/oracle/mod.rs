@@ -22,13 +22,12 @@
 //! | S21 | an idempotent request that never ran does not stay unknown, whenever its `Begin` is carried out |
 //! | S18 | a process generates without a lease only while the database is away |
 //!
-//! `src/page/flight/check` explores the decisions for the same list without S9, and with three
+//! `src/page/flight/check` explores the decisions for the same list without S9, and with two
 //! more:
 //!
 //! | | promise |
 //! |---|---|
 //! | S17 | a view of memory never allows what S6 to S8 forbid, at any later time |
-//! | S19 | no visitor waits for a regeneration before its time |
 //! | S20 | of the visitors of a purged generation, only the leader generates alone |
 
 mod cost;

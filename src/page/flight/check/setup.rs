@@ -106,8 +106,6 @@ pub(super) struct Setup {
     pub(super) mutant: Option<Mutant>,
     /// The processes do not know the invalidations at the start.
     pub(super) cold: bool,
-    /// Hits begin regenerations after half of the interval.
-    pub(super) early: bool,
     /// The cooldown is longer than the time after which the store is asked again.
     pub(super) long_cooldown: bool,
 }
@@ -119,7 +117,6 @@ impl Setup {
             all,
             mutant: None,
             cold: false,
-            early: false,
             long_cooldown: false,
         };
         for fault in faults {
@@ -139,11 +136,9 @@ impl Setup {
     /// Returns the policy of all decisions.
     pub(super) fn policy(&self) -> &'static Refresh {
         const WITHOUT_END: Refresh = POLICY.stale_while_revalidate(Duration::MAX);
-        const EARLY: Refresh = POLICY.early(0.5);
         const LONG_COOLDOWN: Refresh = POLICY.cooldown(Duration::from_secs(3));
         match self.mutant {
             Some(Mutant::ExpiredServed) => &WITHOUT_END,
-            _ if self.early => &EARLY,
             _ if self.long_cooldown => &LONG_COOLDOWN,
             _ => &POLICY,
         }

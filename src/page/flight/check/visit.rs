@@ -139,12 +139,7 @@ impl Process {
                 Next::Until(until) if until <= NOW => {
                     return Err("S13: a visitor waits for the past");
                 }
-                Next::Until(_) => {
-                    let version = run.version().map(|version| version.freshness(&facts));
-                    if version == Some(Freshness::Early) {
-                        return Err("S19: no visitor waits for a regeneration before its time");
-                    }
-                }
+                Next::Until(_) => {}
             }
         }
         Ok(())
@@ -186,9 +181,6 @@ impl Process {
         let facts = self.facts(around.setup);
         match answer {
             Answer::Version(version) => {
-                if version.freshness(&facts) == Freshness::Early {
-                    around.seen.push("early version is served");
-                }
                 if version.is_unsaved() {
                     around.seen.push("unsaved version is served");
                 }
