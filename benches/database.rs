@@ -204,6 +204,7 @@ async fn pages(url: &str, number: usize) {
                 metadata: "{}".to_owned(),
                 history: "a line of some hundred bytes\n".repeat(4),
                 retention: LEASE,
+                lasting: true,
             };
             assert!(
                 store

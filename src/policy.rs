@@ -344,10 +344,7 @@ mod tests {
 
     #[test]
     fn value_out_of_range_panics() {
-        let policy = Refresh::every(S)
-            .lease(YEAR)
-            .cooldown(YEAR)
-            .jitter(1.0);
+        let policy = Refresh::every(S).lease(YEAR).cooldown(YEAR).jitter(1.0);
         let wrong: [&(dyn Fn() -> Refresh + std::panic::RefUnwindSafe); 5] = [
             &|| policy.lease(Duration::from_millis(9)),
             &|| policy.lease(YEAR + S),

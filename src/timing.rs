@@ -84,9 +84,6 @@ pub(crate) const INVALIDATION_MEMORY: Duration = Duration::from_hours(1);
 /// The time between two checks whether the store is within its ceiling.
 pub(crate) const CAPACITY: Duration = Duration::from_secs(60);
 
-/// The longest time between two updates of a page's `read_at` while the store is nearly full.
-pub(crate) const READ: Duration = Duration::from_hours(1);
-
 /// The longest time between two prunings.
 pub(crate) const PRUNE: Duration = Duration::from_hours(1);
 

@@ -39,13 +39,14 @@ INSERT INTO perennial_invalidation (name, epoch) VALUES ('*', LAST_INSERT_ID(TIM
 INSERT INTO perennial_outbox (id, name) VALUES ($1, $2);
 
 -- Publish: $1 'page', $2 name, $3 owner, $4 fence, $5 epoch, $6 interval, $7 retention, $8 metadata,
--- $9 line of the history, $10 size of headers, body and metadata, $11 status, $12 headers, $13 body
-INSERT INTO perennial_entry (name, fence, generated_at, read_at, stale_at, retain_until, epoch, bytes, metadata, history, status, headers, `body`)
-    SELECT $2, LAST_INSERT_ID(l.fence), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + $6, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + $7, $5, $10, $8, coalesce($9, x''), $11, coalesce($12, x''), coalesce($13, x'')
+-- $9 line of the history, $10 size of headers, body and metadata,
+-- $11 1 (0 for a response that says that there is nothing), $12 status, $13 headers, $14 body
+INSERT INTO perennial_entry (name, fence, generated_at, stale_at, retain_until, epoch, bytes, metadata, history, status, headers, `body`)
+    SELECT $2, LAST_INSERT_ID(l.fence), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + $6, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + $7, $5, $10, $8, coalesce($9, x''), $12, coalesce($13, x''), coalesce($14, x'')
     FROM perennial_lock l WHERE l.kind = $1 AND l.name = $2 AND l.owner = $3 AND l.fence = $4 FOR UPDATE
     ON DUPLICATE KEY UPDATE
         generated_at = IF(perennial_entry.fence < VALUES(fence), VALUES(generated_at), generated_at),
-        read_at = IF(perennial_entry.fence < VALUES(fence), VALUES(read_at), read_at),
+        regenerated = IF(perennial_entry.fence < VALUES(fence), $11, regenerated),
         stale_at = IF(perennial_entry.fence < VALUES(fence), VALUES(stale_at), stale_at),
         retain_until = IF(perennial_entry.fence < VALUES(fence), VALUES(retain_until), retain_until),
         epoch = IF(perennial_entry.fence < VALUES(fence), VALUES(epoch), epoch),

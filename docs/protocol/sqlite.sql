@@ -41,16 +41,17 @@ INSERT INTO perennial_invalidation AS i (name, epoch)
 INSERT INTO perennial_outbox (id, name) VALUES ($1, $2);
 
 -- Publish: $1 'page', $2 name, $3 owner, $4 fence, $5 epoch, $6 interval, $7 retention, $8 metadata,
--- $9 line of the history, $10 size of headers, body and metadata, $11 status, $12 headers, $13 body
+-- $9 line of the history, $10 size of headers, body and metadata,
+-- $11 1 (0 for a response that says that there is nothing), $12 status, $13 headers, $14 body
 WITH l AS (
         SELECT fence AS held, (CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000) AS at FROM perennial_lock WHERE kind = $1 AND name = $2 AND owner = $3 AND fence = $4
     )
-    INSERT INTO perennial_entry AS e (name, fence, generated_at, read_at, stale_at, retain_until, epoch, bytes, metadata, history, status, headers, body)
-    SELECT $2, l.held, l.at, l.at, l.at + $6, l.at + $7, $5, $10, $8, $9, $11, $12, $13 FROM l WHERE true
+    INSERT INTO perennial_entry AS e (name, fence, generated_at, stale_at, retain_until, epoch, bytes, metadata, history, status, headers, body)
+    SELECT $2, l.held, l.at, l.at + $6, l.at + $7, $5, $10, $8, $9, $12, $13, $14 FROM l WHERE true
     ON CONFLICT (name) DO UPDATE SET
         fence = excluded.fence,
         generated_at = excluded.generated_at,
-        read_at = excluded.read_at,
+        regenerated = $11,
         stale_at = excluded.stale_at,
         retain_until = excluded.retain_until,
         epoch = excluded.epoch,

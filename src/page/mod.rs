@@ -12,7 +12,6 @@ pub(crate) mod history;
 pub(crate) mod invalidate;
 mod invalidation;
 mod list;
-mod loaded;
 mod memory;
 mod meta;
 mod names;
@@ -46,9 +45,8 @@ use crate::{
     timing::RECHECK,
 };
 
-use capacity::Reads;
+use capacity::CapacityCheck;
 use elsewhere::Elsewhere;
-use loaded::Loaded;
 use memory::Memory;
 use outbox::Outbox;
 use parts::Run;
@@ -84,9 +82,7 @@ pub(crate) struct Pages {
     /// The keys that other processes regenerate.
     elsewhere: Elsewhere,
     outbox: Outbox,
-    /// The pages that were read after the start.
-    loaded: Loaded,
-    reads: Reads,
+    capacity_check: CapacityCheck,
     /// See [`Pages::read_own_writes`].
     own_writes: AtomicBool,
     /// A random number that other processes do not have.
@@ -153,8 +149,7 @@ impl Pages {
             sync: Schedule::new(),
             elsewhere: Elsewhere::default(),
             outbox: Outbox::default(),
-            loaded: Loaded::default(),
-            reads: Reads::default(),
+            capacity_check: CapacityCheck::default(),
             own_writes: AtomicBool::new(false),
             process_id: uuid::Uuid::new_v4().as_u64_pair().0,
             retagging: Mutex::default(),
@@ -343,9 +338,7 @@ impl Pages {
                 || locked(&self.running).flights.contains_key(key)
                 || self.is_elsewhere(key)
         };
-        let answer = view.look(&self.facts_at(key, policy, now), is_busy)?;
-        self.note_read(key, &answer);
-        Ok(answer)
+        view.look(&self.facts_at(key, policy, now), is_busy)
     }
 
     /// Returns the answer, or, if no content came, the version in memory that may be served.

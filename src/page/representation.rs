@@ -3,7 +3,7 @@
 use std::{
     any::Any,
     fmt,
-    sync::{Arc, OnceLock, atomic::AtomicI64},
+    sync::{Arc, OnceLock},
     time::{Duration, SystemTime},
 };
 
@@ -66,7 +66,6 @@ impl Page {
                 retagged_by,
                 decoded: OnceLock::new(),
             },
-            read_in: AtomicI64::new(i64::MIN),
         }
     }
 

@@ -226,7 +226,6 @@ impl Pages {
             if let Ok(_saying) = pages.sync.saying.try_lock() {
                 let _ = pages.say_revision().await;
             }
-            let _ = pages.load().await;
             let _ = pages.keep_capacity().await;
             if prunes {
                 // After a failure another process prunes, or this one at a later sync.

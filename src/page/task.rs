@@ -297,6 +297,7 @@ impl Task {
         self.give_back_permit();
         let terms = version.page.meta.terms(&self.policy);
         let retention = self.retention(&version, terms.interval);
+        let kept_briefly = self.given.kept_briefly;
         let pages = Arc::clone(&self.pages);
         let row = self.lease.as_ref().map(|lease| lease.row().clone());
         let [metadata, history] = self.texts(&version, terms, renews.is_none());
@@ -312,6 +313,7 @@ impl Task {
                 metadata,
                 history,
                 retention,
+                lasting: !kept_briefly && !version.page.meta.is_negative(),
             };
             let published = pages.store.call(Publish { lease: row, entry });
             (published.await.map_or(Event::Away, Event::Published), None)

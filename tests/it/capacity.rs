@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::{Extension, Router, routing::get};
+use axum::{Extension, Router, http::StatusCode, routing::get};
 use perennial::{Perennial, Refresh, Tags};
 use perennial_testing::{Database, advance};
 
@@ -14,14 +14,14 @@ const ROOM: u64 = 10;
 /// A page takes 10,000 bytes, 2 KiB, and some hundred bytes of headers and metadata.
 const CAPACITY: u64 = ROOM * 12_500;
 
-fn process(database: &Database, capacity: Option<u64>) -> (Perennial, Router) {
+fn process(database: &Database, capacity: Option<u64>, interval: Duration) -> (Perennial, Router) {
     let builder = Perennial::builder();
     let builder = match capacity {
         Some(capacity) => builder.store_capacity(capacity),
         None => builder,
     };
     let site = database.open(builder).expect("opens");
-    let policy = Refresh::every(Duration::from_hours(100));
+    let policy = Refresh::every(interval);
     let page = get(async || vec![b'x'; 10_000]).layer(site.layer(policy));
     (site, Router::new().route("/{n}", page))
 }
@@ -46,18 +46,17 @@ async fn stored(site: &Perennial) -> Vec<u64> {
     stored
 }
 
+/// Pages with an interval of an hour, visited each five minutes, and others that nobody asks for again.
 #[tokio::test(start_paused = true)]
-async fn pages_that_no_process_has_read_for_longest_leave_a_full_store() {
+async fn pages_that_have_been_stale_for_longest_leave_a_full_store() {
     let database = Database::new();
-    let capacity = Some(CAPACITY);
-    let [(site, one), (_, other)] = [(); 2].map(|()| process(&database, capacity));
+    let [(site, one), (_, other)] =
+        [(); 2].map(|()| process(&database, Some(CAPACITY), Duration::from_hours(1)));
     for n in 0..ROOM {
         visit(&one, n).await;
-        visit(&other, n).await;
     }
-    // For some hours each process reads a page of its own.
-    for _ in 0..200 {
-        advance(Duration::from_secs(90)).await;
+    for _ in 0..50 {
+        advance(Duration::from_mins(5)).await;
         visit(&one, 0).await;
         visit(&other, 1).await;
     }
@@ -65,26 +64,28 @@ async fn pages_that_no_process_has_read_for_longest_leave_a_full_store() {
     for n in ROOM..2 * ROOM - 2 {
         visit(&one, n).await;
     }
-    for _ in 0..4 {
-        advance(Duration::from_secs(61)).await;
-        visit(&other, 1).await;
-    }
+    advance(Duration::from_secs(61)).await;
+    visit(&other, 1).await;
+    advance(Duration::from_secs(61)).await;
     let expected: Vec<_> = [0, 1].into_iter().chain(ROOM..2 * ROOM - 2).collect();
     assert_eq!(stored(&site).await, expected);
     // A page that has left is generated again.
-    visit(&process(&database, capacity).1, 5).await;
+    let (_, third) = process(&database, Some(CAPACITY), Duration::from_hours(1));
+    visit(&third, 5).await;
     assert_eq!(database.generations(&path(5)), 2);
 }
 
-/// A crawler fills the store anew each two or three minutes.
+/// Its interval lasts for thirty days, in which it is generated once.
 #[tokio::test(start_paused = true)]
-async fn page_that_is_read_all_the_time_stays_while_others_come_and_go() {
+async fn visited_page_with_a_long_interval_stays_beside_a_crawler() {
     let database = Database::new();
-    let capacity = Some(CAPACITY);
-    let [(site, one), (_, other)] = [(); 2].map(|()| process(&database, capacity));
-    for n in 0..200 {
-        visit(&one, 0).await;
-        visit(&other, 100 + n).await;
+    let month = Duration::from_hours(30 * 24);
+    let (site, long) = process(&database, Some(CAPACITY), month);
+    let (_, crawled) = process(&database, Some(CAPACITY), Duration::from_mins(5));
+    visit(&long, 0).await;
+    for n in 0..300 {
+        visit(&long, 0).await;
+        visit(&crawled, 100 + n).await;
         advance(Duration::from_secs(15)).await;
     }
     let stored = stored(&site).await;
@@ -92,30 +93,67 @@ async fn page_that_is_read_all_the_time_stays_while_others_come_and_go() {
     assert_eq!(database.generations(&path(0)), 1);
 }
 
-/// What was read while there was room does not count as read when the store fills up.
+/// A visitor invents keys, and the store is full.
 #[tokio::test(start_paused = true)]
-async fn page_that_was_read_long_before_leaves_the_store_first() {
+async fn invented_keys_push_out_no_page_in_use() {
+    const IN_USE: u64 = 8;
     let database = Database::new();
-    let (site, app) = process(&database, Some(CAPACITY));
-    for n in 0..7 {
+    let (site, app) = process(&database, Some(CAPACITY), Duration::from_hours(1));
+    let visit_all = async || {
+        for n in 0..IN_USE {
+            visit(&app, n).await;
+        }
+    };
+    // For six hours, each two minutes.
+    for _ in 0..180 {
+        visit_all().await;
+        advance(Duration::from_mins(2)).await;
+    }
+    for n in 100..100 + 20 * ROOM {
         visit(&app, n).await;
     }
-    for _ in 0..200 {
-        advance(Duration::from_secs(90)).await;
-        visit(&app, 0).await;
+    let before: u64 = (0..IN_USE).map(|n| database.generations(&path(n))).sum();
+    for _ in 0..3 {
+        visit_all().await;
+        advance(Duration::from_secs(61)).await;
     }
-    for n in 10..15 {
+    let left = stored(&site).await;
+    for n in 0..IN_USE {
+        assert!(left.contains(&n), "{n}: {left:?}");
+    }
+    let after: u64 = (0..IN_USE).map(|n| database.generations(&path(n))).sum();
+    assert!(
+        after - before <= IN_USE,
+        "each once, when its interval is over"
+    );
+}
+
+/// A page that says that there is nothing goes before others, however often it is generated.
+#[tokio::test(start_paused = true)]
+async fn negative_answers_leave_first() {
+    let database = Database::new();
+    let (site, app) = process(&database, Some(CAPACITY), Duration::from_hours(1));
+    let missing = {
+        let missing = get(async || (StatusCode::NOT_FOUND, vec![b'x'; 10_000]));
+        let layer = site.layer(Refresh::every(Duration::from_hours(1)));
+        Router::new().route("/missing-{n}", missing.layer(layer))
+    };
+    for _ in 0..5 {
+        for n in 0..ROOM / 2 {
+            support::get(&missing, &format!("/missing-{n}")).await;
+            visit(&app, n).await;
+        }
+        advance(Duration::from_mins(5)).await;
+    }
+    for n in 100..100 + ROOM / 2 {
         visit(&app, n).await;
     }
-    for _ in 0..4 {
+    for _ in 0..2 {
         advance(Duration::from_secs(61)).await;
         visit(&app, 0).await;
     }
-    let stored = stored(&site).await;
-    assert_eq!(stored.len() as u64, ROOM);
-    for n in [0].into_iter().chain(10..15) {
-        assert!(stored.contains(&n), "{stored:?}");
-    }
+    let expected: Vec<_> = (0..ROOM / 2).chain(100..100 + ROOM / 2).collect();
+    assert_eq!(stored(&site).await, expected);
 }
 
 /// A visitor chooses the length of a key, up to 4 KiB, and the application the headers and tags.

@@ -331,6 +331,7 @@ fn any_row_is_served_or_generated_again() {
                 metadata,
                 history,
                 retention: DAY,
+                lasting: true,
             };
             assert!(
                 store

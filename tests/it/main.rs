@@ -46,7 +46,6 @@ mod keys;
 mod layer;
 mod left_behind;
 mod limits;
-mod loaded;
 mod locks;
 mod log;
 #[cfg(any(feature = "postgres", feature = "mysql"))]

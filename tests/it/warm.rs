@@ -262,3 +262,35 @@ async fn each_variant_is_regenerated_by_its_own_request() {
     let report = site.warm(app.clone(), variants()).await;
     assert_eq!(count(&report, Served::Hit), 2);
 }
+
+/// A restart, and then an outage: what `warm` has read is in memory, stale or fresh.
+#[tokio::test(start_paused = true)]
+async fn warmed_pages_outlast_an_outage_after_a_restart() {
+    const PAGES: usize = 100;
+    for (age, hangs) in [(0, false), (0, true), (2, true)] {
+        let database = perennial_testing::Database::new();
+        let origin = Origin::default();
+        let process = || {
+            let site = database.open(Perennial::builder()).expect("opens");
+            let hour = Refresh::every(60 * MINUTE).in_background();
+            let app = app(&site, &origin, hour);
+            (site, app)
+        };
+        let paths: Vec<_> = (0..PAGES).map(|n| format!("/{n}")).collect();
+        let (site, first) = process();
+        site.warm(first, &paths).await;
+        advance(Duration::from_hours(age)).await;
+        let (site, restarted) = process();
+        site.warm(restarted.clone(), &paths).await;
+        match hangs {
+            true => database.hang(),
+            false => database.fail(),
+        }
+        let begun = tokio::time::Instant::now();
+        for path in &paths {
+            assert_eq!(get(&restarted, path).await.status, StatusCode::OK, "{path}");
+        }
+        let took = begun.elapsed();
+        assert!(took < Duration::from_secs(20), "{took:?}");
+    }
+}

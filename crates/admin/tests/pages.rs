@@ -380,7 +380,7 @@ async fn lock_is_broken_only_with_the_fence_that_was_seen() {
 #[tokio::test(start_paused = true)]
 async fn full_store_is_a_warning() {
     let database = perennial_testing::Database::new();
-    let builder = Perennial::builder().store_capacity(4300);
+    let builder = Perennial::builder().store_capacity(4260);
     let site = database.open(builder).expect("opens");
     let checked = async || {
         let report = Report::read(&site).await.expect("answers");

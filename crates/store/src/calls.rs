@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::Response;
 
 use crate::rows::{
-    Begun, Counted, Entry, EntryRow, LeaseRow, Listed, LockRow, NewEntry, Numbered, Probed, Pruned,
+    Begun, Counted, EntryRow, LeaseRow, Listed, LockRow, NewEntry, Numbered, Probed, Pruned,
     Synced, Tried, Unused,
 };
 use crate::{
@@ -25,8 +25,8 @@ pub type CallFuture<'a> = Pin<Box<dyn Future<Output = Result<Reply, BoxError>> +
 /// The entries and locks of all processes of a site.
 ///
 /// - **One clock**, the database's, measures every age and expiry.
-/// - **Atomic calls**, in one order for all processes. [`Purge`], [`Touch`] and the calls that
-///   prune may be done in part.
+/// - **Atomic calls**, in one order for all processes. [`Purge`] and the calls that prune
+///   may be done in part.
 /// - **Fences only grow**, also after an expiry, a release or a [pruning](PruneLocks).
 /// - **Nothing waits for another lease.**
 /// - **Content never goes backwards.** [`Publish`] and [`Remove`] succeed only while the lock still
@@ -240,12 +240,8 @@ calls! {
     /// `from` has at most 255 bytes and no NUL, and is not empty.
     List "list" reads [from: String] { most: usize } -> Listed;
 
-    /// Returns the `most` pages that were generated or [read](Touch) last, the latest one first.
+    /// Returns the `most` pages that were generated last, the latest one first.
     Latest "latest" reads [] { most: usize } -> Vec<EntryRow>;
-
-    /// Returns the pages with these [bounded](crate::name::bounded) names that the store has, each with its
-    /// name, in any order.
-    Read "read" reads [] { names: Vec<String> } -> Vec<(String, Entry)>;
 
     /// Counts the stored pages.
     Count "count" reads [] {} -> Counted;
@@ -254,11 +250,8 @@ calls! {
     /// SQLite, the size of the file.
     Sizes "sizes" reads [] {} -> Vec<(String, u64)>;
 
-    /// Notes that the pages with these stored names were read, unless the last note is younger than `after`.
-    Touch "touch" writes [] { names: Vec<String>, after: Duration } -> ();
-
-    /// Removes some pages that nobody has generated or [read](Touch) for longest, and that nobody
-    /// regenerates: a hundred at most, and as many as have `excess` bytes together, counted as in
+    /// Removes pages, in the order of [`EVICTION`](crate::EVICTION), that nobody regenerates: a hundred at
+    /// most, and as many as have `excess` bytes together, counted as in
     /// [`Counted::weight`](crate::Counted::weight). Returns the approximate weight of the removed
     /// ones.
     Evict "evict" writes [] { excess: u64 } -> u64;

@@ -3,7 +3,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Response;
 
-use crate::name::{LockKind, LockName};
+use crate::{
+    clock::FOREVER,
+    name::{LockKind, LockName},
+};
 
 #[derive(Debug, Default)]
 pub struct Probed {
@@ -51,6 +54,8 @@ pub struct NewEntry {
     pub history: String,
     /// The shortest time until the entry may be pruned.
     pub retention: Duration,
+    /// False: the entry leaves a full store among the first, however often it is generated.
+    pub lasting: bool,
 }
 
 impl NewEntry {
@@ -101,6 +106,49 @@ pub struct EntryRow {
     pub lock: LockRow,
 }
 
+/// A group of stored pages: whether they were regenerated, and when they become stale, in microseconds
+/// from now.
+#[derive(Clone, Copy, Debug)]
+pub struct Evictable {
+    /// The pages have replaced others, so that somebody has asked for them again.
+    pub regenerated: bool,
+    /// The begin of the span, excluded.
+    pub after: i64,
+    /// The end of the span.
+    pub until: i64,
+}
+
+/// The order in which pages leave a full store: group after group, and in a group those first that have
+/// been stale for longest. A page that somebody asks for is regenerated soon after it is stale, so what
+/// has been stale for long is asked for by nobody.
+pub const EVICTION: [Evictable; 4] = [
+    Evictable {
+        regenerated: false,
+        after: -ALWAYS,
+        until: 0,
+    },
+    Evictable {
+        regenerated: true,
+        after: -ALWAYS,
+        until: -VISITED_AGAIN,
+    },
+    Evictable {
+        regenerated: false,
+        after: 0,
+        until: ALWAYS,
+    },
+    Evictable {
+        regenerated: true,
+        after: -VISITED_AGAIN,
+        until: ALWAYS,
+    },
+];
+
+/// The time in which a page that is in use is visited, and so regenerated, after it became stale.
+const VISITED_AGAIN: i64 = Duration::from_mins(10).as_micros() as i64;
+
+const ALWAYS: i64 = FOREVER.as_micros() as i64;
+
 /// A part of the list of stored pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listed {
@@ -116,9 +164,6 @@ pub struct Counted {
     /// Those whose interval is over.
     pub stale: u64,
     pub bytes: u64,
-    /// The longest time for which a stored page has neither been generated nor
-    /// [read](crate::Touch).
-    pub unread: Duration,
 }
 
 impl Counted {

@@ -2,7 +2,9 @@ use super::{
     lock::Lock,
     rows::{Page, Rows, STEP},
 };
-use perennial_store::{Counted, EntryRow, LockKind, ROW, clock::duration, sql::dialect::SET_BACK};
+use perennial_store::{
+    Counted, EVICTION, EntryRow, LockKind, ROW, clock::duration, sql::dialect::SET_BACK,
+};
 
 impl Rows {
     pub(super) fn list(&self, from: &str, most: usize, now: i64) -> Vec<EntryRow> {
@@ -14,7 +16,7 @@ impl Rows {
 
     pub(super) fn latest(&self, most: usize, now: i64) -> Vec<EntryRow> {
         let mut pages: Vec<_> = self.entries.iter().collect();
-        pages.sort_by_key(|(_, page)| std::cmp::Reverse(page.read_at));
+        pages.sort_by_key(|(_, page)| std::cmp::Reverse(page.generated));
         let pages = pages.into_iter().take(most);
         pages
             .map(|(name, page)| self.row(name, page, now))
@@ -27,7 +29,6 @@ impl Rows {
             pages: self.entries.len() as u64,
             stale: pages.clone().filter(|page| page.stale_at <= now).count() as u64,
             bytes: pages.clone().map(Page::size).sum(),
-            unread: duration(now - pages.map(|page| page.read_at).min().unwrap_or(now)),
         }
     }
 
@@ -36,20 +37,32 @@ impl Rows {
             let lock = self.locks.get(&(LockKind::Page, name.to_owned()));
             lock.is_some_and(|lock| lock.owner.is_some() && lock.expires > now)
         };
-        let pages = self.entries.iter().filter(|(name, _)| !held(name));
-        let mut pages: Vec<_> = pages
-            .map(|(name, page)| (page.read_at, name.clone(), page.size()))
-            .collect();
-        pages.sort_unstable();
-        let mut freed = 0;
-        for (_, name, bytes) in pages.into_iter().take(STEP) {
-            if freed >= excess {
-                break;
+        for group in EVICTION {
+            let span = now.saturating_add(group.after)..=now.saturating_add(group.until);
+            let is_in_it = |page: &Page| {
+                page.regenerated == group.regenerated
+                    && span.contains(&page.stale_at)
+                    && page.stale_at != *span.start()
+            };
+            let pages = self.entries.iter();
+            let pages = pages.filter(|(name, page)| is_in_it(page) && !held(name));
+            let mut pages: Vec<_> = pages
+                .map(|(name, page)| (page.stale_at, name.clone(), page.size()))
+                .collect();
+            pages.sort_unstable();
+            let mut freed = 0;
+            for (_, name, bytes) in pages.into_iter().take(STEP) {
+                if freed >= excess {
+                    break;
+                }
+                freed += bytes + ROW;
+                self.entries.remove(&name);
             }
-            freed += bytes + ROW;
-            self.entries.remove(&name);
+            if freed > 0 {
+                return freed;
+            }
         }
-        freed
+        0
     }
 
     fn row(&self, name: &str, page: &Page, now: i64) -> EntryRow {

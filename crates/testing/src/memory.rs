@@ -82,7 +82,7 @@ impl Memory {
         let page = Page {
             fence: 1,
             generated,
-            read_at: 0,
+            regenerated: false,
             stale_at: i64::MAX,
             retain_until: i64::MAX,
             epoch: 0,

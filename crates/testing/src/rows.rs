@@ -37,9 +37,9 @@ pub(super) struct Rows {
 pub(super) struct Page {
     pub(super) fence: i64,
     pub(super) generated: i64,
-    pub(super) read_at: i64,
     pub(super) stale_at: i64,
     pub(super) retain_until: i64,
+    pub(super) regenerated: bool,
     pub(super) epoch: i64,
     pub(super) content: Response<Bytes>,
     pub(super) metadata: String,
@@ -120,25 +120,6 @@ impl Rows {
                 Reply::List(Listed { rows, more })
             }
             Call::Latest(call) => Reply::Latest(self.latest(call.most, now)),
-            Call::Read(call) => {
-                let pages = call
-                    .names
-                    .iter()
-                    .filter_map(|name| self.entries.get_key_value(name));
-                Reply::Read(
-                    pages
-                        .map(|(name, page)| (name.clone(), page.entry(now)))
-                        .collect(),
-                )
-            }
-            Call::Touch(call) => {
-                for name in &call.names {
-                    let page = self.entries.get_mut(name);
-                    let page = page.filter(|page| page.read_at < now - micros(call.after));
-                    page.into_iter().for_each(|page| page.read_at = now);
-                }
-                Reply::Touch(())
-            }
             Call::Evict(call) => Reply::Evict(self.evict(call.excess, now)),
             Call::Sizes(_) => Reply::Sizes(Vec::new()),
             Call::Count(_) => Reply::Count(self.count(now)),
@@ -269,7 +250,7 @@ impl Rows {
             history,
             fence: lease.fence,
             generated: now,
-            read_at: now,
+            regenerated: stored.is_some() && entry.lasting,
             stale_at: now.saturating_add(micros(entry.interval)),
             epoch: entry.epoch,
             retain_until: now.saturating_add(micros(entry.retention)),

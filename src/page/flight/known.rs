@@ -1,10 +1,6 @@
 //! The knowledge of a process about a key, and the decisions of a request.
 
-use std::{
-    fmt,
-    sync::{Arc, atomic::AtomicI64},
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use perennial_store::Awaited;
 
@@ -116,8 +112,6 @@ pub(crate) enum Origin {
 pub(crate) struct Page<B> {
     pub(crate) meta: Meta,
     pub(crate) body: B,
-    /// The number of the latest write in `capacity.rs` that says that the content was read.
-    pub(crate) read_in: AtomicI64,
 }
 
 /// A version in memory. Cheap to clone.
@@ -184,9 +178,7 @@ impl<B> Version<B> {
         let terms = self.page.meta.terms(facts.policy);
         let age = self.age(facts.now);
         let by_age = match Freshness::by_age(age, &terms) {
-            Freshness::Fresh
-                if self.is_unsaved() && age >= facts.policy.cooldown_time() =>
-            {
+            Freshness::Fresh if self.is_unsaved() && age >= facts.policy.cooldown_time() => {
                 Freshness::Stale
             }
             Freshness::Expired if facts.now < self.error_grace_until => Freshness::Stale,

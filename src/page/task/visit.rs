@@ -41,10 +41,7 @@ impl Pages {
         'restart: loop {
             let (mut progress, leads) = match self.join(key, policy, accepts, &mut generate) {
                 Ok(joined) => joined,
-                Err(answer) => {
-                    self.note_read(key, &answer);
-                    return (answer, false);
-                }
+                Err(answer) => return (answer, false),
             };
             loop {
                 let seen = progress.borrow_and_update().clone();
@@ -55,10 +52,7 @@ impl Pages {
                     leads: leads && waits,
                 };
                 match seen.wait(visitor, &facts) {
-                    Next::Answer(answer) => {
-                        self.note_read(key, &answer);
-                        return (answer, leads);
-                    }
+                    Next::Answer(answer) => return (answer, leads),
                     Next::Until(until) => {
                         let changed = tokio::time::timeout(until - facts.now, progress.changed());
                         if let Ok(Err(_)) = changed.await {
@@ -86,7 +80,6 @@ impl Pages {
         accepts: Accepts,
         generate: &mut Option<impl FnOnce() -> Generate>,
     ) -> Result<(watch::Receiver<Shown>, bool), Answer> {
-        self.take_loaded(key, policy);
         let run = parts::current();
         let lent = run.as_ref().and_then(|run| run.permit(self.address()));
         // What ends with this block does so after the lock: the last reference to a version drops a

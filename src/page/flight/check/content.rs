@@ -1,6 +1,6 @@
 //! The smallest content and invalidation list that the decisions accept.
 
-use std::sync::{Arc, atomic::AtomicI64};
+use std::sync::Arc;
 
 use crate::{
     extensions::Tags,
@@ -25,7 +25,6 @@ impl Text {
         Arc::new(Page {
             meta: meta(self.as_of),
             body: self.read,
-            read_in: AtomicI64::default(),
         })
     }
 

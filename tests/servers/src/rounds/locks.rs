@@ -82,6 +82,7 @@ async fn publish(node: &Node, lease: &LeaseRow, text: &str) -> Result<bool> {
         metadata: "{}".to_owned(),
         history: String::new(),
         retention: DAY,
+        lasting: true,
     };
     node.store.ask(Publish::new(lease, entry)).await
 }

@@ -13,16 +13,17 @@ pub(crate) const PROBE: Sides = Sides::same(
 
 /// Stores an entry under the lease, over an entry with a smaller fence.
 ///
-/// kind, name, owner, fence, epoch, interval, retention, metadata, line of the history, size, status,
-/// headers, body -> fence, if the entry was published
+/// kind, name, owner, fence, epoch, interval, retention, metadata, line of the history, size, 1 for an
+/// entry that counts as regenerated when it replaces another one, status, headers, body -> fence, if the
+/// entry was published
 pub(crate) const PUBLISH: Sides = Sides {
     // FOR UPDATE: no process acquires the lock during the statement, whatever the isolation level.
-    mysql: "{waits}INSERT INTO {p}entry (name, fence, generated_at, read_at, stale_at, retain_until, epoch, bytes, metadata, history, status, headers, `body`)
-        SELECT $2, LAST_INSERT_ID(l.fence), {now}, {now}, {now} + $6, {now} + $7, $5, $10, $8, coalesce($9, x''), $11, coalesce($12, x''), coalesce($13, x'')
+    mysql: "{waits}INSERT INTO {p}entry (name, fence, generated_at, stale_at, retain_until, epoch, bytes, metadata, history, status, headers, `body`)
+        SELECT $2, LAST_INSERT_ID(l.fence), {now}, {now} + $6, {now} + $7, $5, $10, $8, coalesce($9, x''), $12, coalesce($13, x''), coalesce($14, x'')
         FROM {p}lock l WHERE l.kind = $1 AND l.name = $2 AND l.owner = $3 AND l.fence = $4 FOR UPDATE
         ON DUPLICATE KEY UPDATE
             generated_at = IF({p}entry.fence < VALUES(fence), VALUES(generated_at), generated_at),
-            read_at = IF({p}entry.fence < VALUES(fence), VALUES(read_at), read_at),
+            regenerated = IF({p}entry.fence < VALUES(fence), $11, regenerated),
             stale_at = IF({p}entry.fence < VALUES(fence), VALUES(stale_at), stale_at),
             retain_until = IF({p}entry.fence < VALUES(fence), VALUES(retain_until), retain_until),
             epoch = IF({p}entry.fence < VALUES(fence), VALUES(epoch), epoch),
@@ -37,12 +38,12 @@ pub(crate) const PUBLISH: Sides = Sides {
         "WITH l AS (
             SELECT fence AS held, {now} AS at FROM {p}lock WHERE kind = $1 AND name = $2 AND owner = $3 AND fence = $4{share}
         )
-        INSERT INTO {p}entry AS e (name, fence, generated_at, read_at, stale_at, retain_until, epoch, bytes, metadata, history, status, headers, body)
-        SELECT $2, l.held, l.at, l.at, l.at + $6, l.at + $7, $5, $10, $8, $9, $11, $12, $13 FROM l WHERE true
+        INSERT INTO {p}entry AS e (name, fence, generated_at, stale_at, retain_until, epoch, bytes, metadata, history, status, headers, body)
+        SELECT $2, l.held, l.at, l.at + $6, l.at + $7, $5, $10, $8, $9, $12, $13, $14 FROM l WHERE true
         ON CONFLICT (name) DO UPDATE SET
             fence = excluded.fence,
             generated_at = excluded.generated_at,
-            read_at = excluded.read_at,
+            regenerated = $11,
             stale_at = excluded.stale_at,
             retain_until = excluded.retain_until,
             epoch = excluded.epoch,
@@ -59,23 +60,23 @@ pub(crate) const PUBLISH: Sides = Sides {
 
 /// Renews the age of the entry with the known fence, under the lease.
 ///
-/// kind, name, owner, fence, epoch, interval, retention, metadata, line of the history, size, known
-/// fence -> fence, if the entry was renewed
+/// kind, name, owner, fence, epoch, interval, retention, metadata, line of the history, size, 1 for
+/// an entry that counts as regenerated, known fence -> fence, if the entry was renewed
 pub(crate) const RENEW: Sides = Sides {
     // LIMIT makes the inner table before the join. The lock's row in it is locked at every
     // isolation level.
     mysql: "{waits}UPDATE {p}entry e JOIN (
             SELECT fence FROM {p}lock WHERE kind = $1 AND name = $2 AND owner = $3 AND fence = $4 LIMIT 1 FOR UPDATE
-        ) l SET e.fence = LAST_INSERT_ID(l.fence), e.generated_at = {now}, e.read_at = {now}, e.stale_at = {now} + $6, e.retain_until = {now} + $7,
+        ) l SET e.fence = LAST_INSERT_ID(l.fence), e.generated_at = {now}, e.regenerated = $11, e.stale_at = {now} + $6, e.retain_until = {now} + $7,
             e.epoch = $5, e.bytes = $10, e.metadata = $8, e.history = CONCAT($9, LEFT(e.history, 2400))
-        WHERE e.name = $2 AND e.fence = $11 AND e.fence < $4",
+        WHERE e.name = $2 AND e.fence = $12 AND e.fence < $4",
     ..Sides::same(
         "WITH l AS (
             SELECT fence AS held, {now} AS at FROM {p}lock WHERE kind = $1 AND name = $2 AND owner = $3 AND fence = $4{share}
         )
-        UPDATE {p}entry AS e SET fence = l.held, generated_at = l.at, read_at = l.at, stale_at = l.at + $6, retain_until = l.at + $7,
+        UPDATE {p}entry AS e SET fence = l.held, generated_at = l.at, regenerated = $11, stale_at = l.at + $6, retain_until = l.at + $7,
             epoch = $5, bytes = $10, metadata = $8, history = $9 || substr(e.history, 1, 2400)
-        FROM l WHERE e.name = $2 AND e.fence = $11 AND e.fence < $4
+        FROM l WHERE e.name = $2 AND e.fence = $12 AND e.fence < $4
         RETURNING fence",
     )
 };
@@ -113,49 +114,39 @@ pub(crate) const LIST: Sides = Sides::same(
     ORDER BY e.name LIMIT $2",
 );
 
-/// The pages that were generated or read last, as [`LIST`] has them.
+/// The pages that were generated last, as [`LIST`] has them.
 ///
 /// the number of pages -> as for [`LIST`]
 pub(crate) const LATEST: Sides = Sides::same(
     "SELECT e.name, e.fence, n.at - e.generated_at, e.stale_at - e.generated_at, e.epoch, e.status, e.bytes, e.metadata, e.history,
         l.owner, coalesce(l.fence, 0), coalesce(l.expires_at - n.at, 0), coalesce(n.at - l.acquired_at, 0)
-    FROM (SELECT {now} AS at) n JOIN {p}entry e ON e.read_at >= 0
+    FROM (SELECT {now} AS at) n JOIN {p}entry e ON e.generated_at >= 0
     LEFT JOIN {p}lock l ON l.kind = 'page' AND l.name = e.name
-    ORDER BY e.read_at DESC LIMIT $1",
+    ORDER BY e.generated_at DESC LIMIT $1",
 );
 
-/// names -> entry as for [`PROBE`], name
-pub(crate) const READ: &str = "SELECT e.fence, n.at - e.generated_at, e.generated_at, e.epoch, e.status, e.headers, e.{body}, e.metadata, e.name
-    FROM (SELECT {now} AS at{hex}) n JOIN {p}entry e ON e.name IN ({names})";
-
-/// -> the number of pages, the number of stale pages, the sum of all sizes, the time since the
-/// earliest `read_at`
+/// -> the number of pages, the number of stale pages, the sum of all sizes
 pub(crate) const COUNT: Sides = Sides::same(
-    "SELECT count(*), count(CASE WHEN e.stale_at <= n.at THEN 1 END), CAST(coalesce(sum(e.bytes), 0) AS {int}),
-        coalesce(max(n.at) - min(e.read_at), 0)
-    FROM (SELECT {now} AS at) n JOIN {p}entry e ON e.read_at >= 0",
+    "SELECT count(*), count(CASE WHEN e.stale_at <= n.at THEN 1 END), CAST(coalesce(sum(e.bytes), 0) AS {int})
+    FROM (SELECT {now} AS at) n JOIN {p}entry e ON e.regenerated >= 0",
 );
 
-/// Notes that pages were read, if the last note is older than a time.
+/// A hundred pages that become stale within a span of time, the earliest first, without those that are
+/// being regenerated.
 ///
-/// time, names
-pub(crate) const TOUCH: &str =
-    "UPDATE {p}entry SET read_at = {now} WHERE read_at < {now} - $1 AND name IN ({names})";
-
-/// The hundred pages with the earliest `read_at`, without those that are being regenerated.
-///
-/// -> name, size, time of the read
-pub(crate) const UNREAD: Sides = Sides::same(
-    "SELECT e.name, e.bytes, e.read_at FROM {p}entry e
-    WHERE NOT EXISTS (SELECT 1 FROM {p}lock l WHERE l.kind = 'page' AND l.name = e.name AND l.owner IS NOT NULL AND l.expires_at > {now})
-    ORDER BY e.read_at LIMIT 100",
+/// 1 for pages that were regenerated, or else 0; begin (excluded) and end of the span, from now -> name,
+/// size, time at which it is stale
+pub(crate) const EVICTABLE: Sides = Sides::same(
+    "SELECT e.name, e.bytes, e.stale_at FROM {p}entry e
+    WHERE e.regenerated = $1 AND e.stale_at > {now} + $2 AND e.stale_at <= {now} + $3
+        AND NOT EXISTS (SELECT 1 FROM {p}lock l WHERE l.kind = 'page' AND l.name = e.name AND l.owner IS NOT NULL AND l.expires_at > {now})
+    ORDER BY e.stale_at LIMIT 100",
 );
 
-/// Removes such pages, if nobody has read or generated them since. The beginning, up to the list of
-/// names.
+/// Removes such pages, if nobody has generated them since. The beginning, up to the list of names.
 ///
-/// the latest time of a read, names
-pub(crate) const EVICT: &str = "DELETE FROM {p}entry WHERE read_at <= $1 AND name IN ({names})";
+/// the latest time at which one is stale, names
+pub(crate) const EVICT: &str = "DELETE FROM {p}entry WHERE stale_at <= $1 AND name IN ({names})";
 
 /// name before -> the next hundred names, the epoch of each
 pub(crate) const NEXT: Sides =

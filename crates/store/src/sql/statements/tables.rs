@@ -67,10 +67,13 @@ pub(crate) const STEPS: &[&[Sides]] = &[&[
     ),
     ENTRY,
     Sides::same(
-        "SELECT name, fence, generated_at, read_at, stale_at, retain_until, epoch, bytes, metadata, history, status, headers, {body} FROM {p}entry LIMIT 0",
+        "SELECT name, fence, generated_at, stale_at, retain_until, regenerated, epoch, bytes, metadata, history, status, headers, {body} FROM {p}entry LIMIT 0",
     ),
-    // Counts, the latest pages and those that nobody reads are found without the pages themselves.
-    index("CREATE INDEX IF NOT EXISTS {p}entry_read_at ON {p}entry (read_at, stale_at, bytes)"),
+    // Counts, the latest pages and those that leave a full store are found without the pages themselves.
+    index(
+        "CREATE INDEX IF NOT EXISTS {p}entry_stale_at ON {p}entry (regenerated, stale_at, bytes)",
+    ),
+    index("CREATE INDEX IF NOT EXISTS {p}entry_generated_at ON {p}entry (generated_at)"),
     INVALIDATION,
     Sides::same("SELECT name, epoch FROM {p}invalidation LIMIT 0"),
     index("CREATE INDEX IF NOT EXISTS {p}invalidation_epoch ON {p}invalidation (epoch)"),
@@ -131,9 +134,9 @@ pub(crate) const ENTRY: Sides = Sides::same(
         name {name} NOT NULL,
         fence BIGINT NOT NULL,
         generated_at BIGINT NOT NULL,
-        read_at BIGINT NOT NULL DEFAULT 0,
         stale_at BIGINT NOT NULL,
         retain_until BIGINT NOT NULL,
+        regenerated BIGINT NOT NULL DEFAULT 0,
         epoch BIGINT NOT NULL,
         bytes BIGINT NOT NULL,
         metadata {text} NOT NULL,
@@ -141,7 +144,7 @@ pub(crate) const ENTRY: Sides = Sides::same(
         status BIGINT NOT NULL,
         headers {bytes} NOT NULL,
         {body} {bytes} NOT NULL,
-        PRIMARY KEY (name){index_of_reads}
+        PRIMARY KEY (name){indexes_of_entries}
     ){engine}",
 );
 
@@ -210,8 +213,8 @@ pub(crate) fn word(word: &str) -> Option<Sides> {
             ..Sides::same("")
         },
         "index_of_epochs" => mysql(",\n        KEY {p}invalidation_epoch (epoch)", ""),
-        "index_of_reads" => mysql(
-            ",\n        KEY {p}entry_read_at (read_at, stale_at, bytes)",
+        "indexes_of_entries" => mysql(
+            ",\n        KEY {p}entry_stale_at (regenerated, stale_at, bytes),\n        KEY {p}entry_generated_at (generated_at)",
             "",
         ),
         "index_of_retentions" => mysql(",\n        KEY {p}request_retain_until (retain_until)", ""),

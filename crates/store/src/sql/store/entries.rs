@@ -3,13 +3,11 @@ use http::{Response, StatusCode};
 
 use super::{Answer, LEAST, SqlStore};
 use crate::{
-    calls::{
-        Evict, Latest, List, MOST_NAMES, Probe, PruneEntries, Publish, Purge, Read, Remove, Touch,
-    },
+    calls::{Evict, Latest, List, Probe, PruneEntries, Publish, Purge, Remove},
     clock::{FOREVER, duration, micros},
     error::BoxError,
     name::{LockKind, LockName, bounded},
-    rows::{Counted, Entry, EntryRow, Listed, LockRow, LockState, Probed, Pruned, ROW},
+    rows::{Counted, EVICTION, Entry, EntryRow, Listed, LockRow, LockState, Probed, Pruned, ROW},
     sql::{
         dialect::SET_BACK,
         run::{Arg, Cells, Driver, number},
@@ -35,23 +33,6 @@ impl<DB: Driver> SqlStore<DB> {
             lock,
             epoch: row.number(12)?,
         })
-    }
-
-    pub(crate) async fn read(&self, Read { names }: &Read) -> Answer<Vec<(String, Entry)>> {
-        let mut entries = Vec::new();
-        for names in names.chunks(MOST_NAMES) {
-            for row in &self
-                .run_listed(entries::READ, Vec::new(), names)
-                .await?
-                .rows
-            {
-                let name = row.name(8)?;
-                if let Some(entry) = Self::readable(&name, row) {
-                    entries.push((name, entry));
-                }
-            }
-        }
-        Ok(entries)
     }
 
     fn readable(name: &str, row: &DB::Row) -> Option<Entry> {
@@ -90,6 +71,7 @@ impl<DB: Driver> SqlStore<DB> {
             Arg::Text(&entry.metadata),
             Arg::Text(&entry.history),
             Arg::Int(i64::try_from(entry.size())?),
+            Arg::Int(i64::from(entry.lasting)),
         ];
         let statement = match entry.renews {
             Some(known) => {
@@ -160,7 +142,6 @@ impl<DB: Driver> SqlStore<DB> {
             pages: number(0)?,
             stale: number(1)?,
             bytes: number(2)?,
-            unread: duration(row.number(3)?),
         })
     }
 
@@ -170,33 +151,33 @@ impl<DB: Driver> SqlStore<DB> {
         done.rows.iter().map(size).collect()
     }
 
-    pub(crate) async fn touch(&self, Touch { names, after }: &Touch) -> Answer<()> {
-        for names in names.chunks(MOST_NAMES) {
-            let after = vec![Arg::Int(micros(*after))];
-            self.run_listed(entries::TOUCH, after, names).await?;
-        }
-        Ok(())
-    }
-
     pub(crate) async fn evict(&self, Evict { excess }: &Evict) -> Answer<u64> {
-        let (mut names, mut freed, mut latest) = (Vec::new(), 0, 0);
-        for row in &self.run(&entries::UNREAD, &[]).await?.rows {
-            if freed >= *excess {
-                break;
+        for group in EVICTION {
+            let span = [group.after, group.until].map(Arg::Int);
+            let [after, until] = span;
+            let regenerated = Arg::Int(i64::from(group.regenerated));
+            let arguments = [regenerated, after, until];
+            let evictable = self.run(&entries::EVICTABLE, &arguments);
+            let (mut names, mut freed, mut latest) = (Vec::new(), 0, 0);
+            for row in &evictable.await?.rows {
+                if freed >= *excess {
+                    break;
+                }
+                let Ok(name) = row.name(0) else {
+                    tracing::warn!("a stored entry cannot be removed, as its name cannot be read");
+                    continue;
+                };
+                names.push(name);
+                freed += row.number(1)?.max(0).unsigned_abs() + ROW;
+                latest = row.number(2)?;
             }
-            let Ok(name) = row.name(0) else {
-                tracing::warn!("a stored entry cannot be removed, as its name cannot be read");
-                continue;
-            };
-            names.push(name);
-            freed += row.number(1)?.max(0).unsigned_abs() + ROW;
-            latest = row.number(2)?;
+            if !names.is_empty() {
+                let latest = vec![Arg::Int(latest)];
+                self.run_listed(entries::EVICT, latest, &names).await?;
+                return Ok(freed);
+            }
         }
-        if !names.is_empty() {
-            let latest = vec![Arg::Int(latest)];
-            self.run_listed(entries::EVICT, latest, &names).await?;
-        }
-        Ok(freed)
+        Ok(0)
     }
 
     /// Reads the rows whose names can be read.
