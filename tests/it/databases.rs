@@ -455,14 +455,15 @@ mod servers {
             Some(db)
         }
 
-        /// Returns a database of PostgreSQL whose `version()` is that of a relative.
+        /// Returns a database of PostgreSQL whose `version()` is this one.
         #[cfg(feature = "postgres")]
-        pub(crate) async fn postgres_relative() -> Option<Self> {
+        pub(crate) async fn postgres_called(version: &str) -> Option<Self> {
             let db = Self::postgres().await?;
-            let version = "CREATE SCHEMA relative; CREATE FUNCTION relative.version() RETURNS text LANGUAGE sql AS
-                $$ SELECT 'CockroachDB CCL v25.1.0 (x86_64-pc-linux-gnu)'::text $$";
-            db.execute(version).await;
-            db.set("search_path = public, relative, pg_catalog").await;
+            let called = format!(
+                "CREATE SCHEMA called; CREATE FUNCTION called.version() RETURNS text LANGUAGE sql AS $$ SELECT '{version}'::text $$"
+            );
+            db.execute(&called).await;
+            db.set("search_path = public, called, pg_catalog").await;
             Some(db)
         }
 

@@ -31,14 +31,6 @@ on_database! {
     body_of_any_size_comes_back
     times_without_an_end_fit_a_column
 }
-#[cfg(feature = "postgres")]
-on_database! {
-    postgres_relative = crate::databases::Db::postgres_relative();
-    name_of_any_length_is_one_row
-    body_of_any_size_comes_back
-    times_without_an_end_fit_a_column
-    rows_of_the_years_1_and_9999_are_read
-}
 #[cfg(feature = "mysql")]
 on_database! {
     packets = crate::databases::Db::mysql();

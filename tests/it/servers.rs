@@ -385,6 +385,28 @@ async fn what_nobody_waits_for_does_not_stay_on_the_server(db: Db) {
     }
 }
 
+/// Its statements would fail, or mean something else.
+#[cfg(feature = "postgres")]
+#[tokio::test(flavor = "multi_thread")]
+async fn engine_that_perennial_does_not_know_is_refused_by_its_name() {
+    for (engine, version) in [
+        (
+            "CockroachDB",
+            "CockroachDB CCL v25.1.0 (x86_64-pc-linux-gnu)",
+        ),
+        ("YugabyteDB", "PostgreSQL 15.2-YB-2.25.0.0-b0 on x86_64"),
+    ] {
+        let Some(db) = Db::postgres_called(version).await else {
+            return;
+        };
+        let error = perennial::Perennial::open(db.url()).await;
+        let error = error.expect_err("is refused");
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        let said = format!("{engine} is not supported");
+        assert!(error.to_string().contains(&said), "{error}");
+    }
+}
+
 /// An upgrade that waits without a limit for a transaction holds up everybody who wants the table after it.
 #[cfg(feature = "postgres")]
 #[tokio::test(flavor = "multi_thread")]
@@ -393,7 +415,7 @@ async fn upgrade_of_the_tables_does_not_stop_others_while_it_waits() {
         return;
     };
     db.site().await.shutdown().await;
-    let older = "DROP INDEX perennial_entry_read_at, perennial_invalidation_epoch, perennial_request_retain_until;
+    let older = "DROP INDEX perennial_entry_stale_at, perennial_entry_generated_at, perennial_invalidation_epoch, perennial_request_retain_until;
         UPDATE perennial_schema SET version = 0 WHERE id = 1;
         INSERT INTO perennial_outbox VALUES ('1', 'a');
         INSERT INTO perennial_invalidation VALUES ('tag:a', 1)";

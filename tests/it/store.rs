@@ -128,8 +128,6 @@ macro_rules! contract {
         #[cfg(feature = "postgres")]
         on_database! { postgres_pooled = crate::databases::Db::postgres_pooled(); $($test)* $($sql)* }
         #[cfg(feature = "postgres")]
-        on_database! { postgres_relative = crate::databases::Db::postgres_relative(); $($test)* $($sql)* }
-        #[cfg(feature = "postgres")]
         on_database! { postgres_unusual = crate::databases::Db::postgres_unusual(); $($test)* $($sql)* }
         #[cfg(feature = "mysql")]
         on_database! { mysql_unusual = crate::databases::Db::mysql_unusual(); $($test)* $($sql)* }

@@ -24,7 +24,7 @@ use sql::{SessionLockName, acquire};
 /// - **No fence.** A holder that has lost the connection can write until [`lost`](Self::lost)
 ///   resolves.
 /// - **No poolers** in transaction mode, whose connection would keep the lock.
-/// - **No Galera, SQLite, CockroachDB or YugabyteDB**: an error. Replicas do not share the lock.
+/// - **No Galera or SQLite**: an error. Replicas do not share the lock.
 /// - **Names** hold in a database on PostgreSQL, and in the whole server elsewhere. PostgreSQL
 ///   compares 64 bits of their digests.
 ///

@@ -56,7 +56,7 @@ impl<'a> Patient<'a> {
         let connected_in = since.elapsed();
         let kind = match side_of(source.url()?)? {
             Side::Sqlite => Kind::Sqlite,
-            Side::Postgres | Side::Relative => Kind::Postgres,
+            Side::Postgres => Kind::Postgres,
             Side::MySql | Side::MariaDb | Side::Galera => Kind::MySql,
         };
         // Nothing is made in a database without the tables.

@@ -23,7 +23,6 @@ pub(crate) const CLAIM: Sides = Sides {
             SELECT {id} FROM {table} WHERE {free} LIMIT $2 FOR UPDATE SKIP LOCKED
         )
         UPDATE {table} t SET {claimed} FROM perennial_free f WHERE t.{id} = f.{id}",
-    relative: None,
     mysql: "UPDATE {table} t JOIN (
             SELECT {id} FROM {table} WHERE {free} LIMIT $2 FOR UPDATE SKIP LOCKED
         ) c ON t.{id} = c.{id} SET {claimed}",
@@ -368,7 +367,7 @@ impl Table {
             )));
         }
         let quote = match self.database.side() {
-            Side::Postgres | Side::Relative => '"',
+            Side::Postgres => '"',
             // Not in double quotes: SQLite reads an unknown column in double quotes as a text.
             _ => '`',
         };

@@ -24,7 +24,6 @@ const BOUNDS: [Sides; 2] = [
     Sides {
         sqlite: "",
         postgres: "SELECT set_config('perennial.lock_timeout', current_setting('lock_timeout'), true), set_config('lock_timeout', $1 || 'ms', true)",
-        relative: None,
         // The insert id is the application's, too.
         mysql: "SET @perennial_id = LAST_INSERT_ID(), @perennial_wait = @@innodb_lock_wait_timeout,
             innodb_lock_wait_timeout = GREATEST(1, $1 DIV 1000)",
@@ -33,7 +32,6 @@ const BOUNDS: [Sides; 2] = [
         sqlite: "",
         // Outside a transaction the first statement's settings have ended with that statement.
         postgres: "SELECT set_config('lock_timeout', coalesce(nullif(current_setting('perennial.lock_timeout', true), ''), current_setting('lock_timeout')), true)",
-        relative: None,
         mysql: "SET innodb_lock_wait_timeout = @perennial_wait, @perennial_id = LAST_INSERT_ID(@perennial_id)",
     },
 ];

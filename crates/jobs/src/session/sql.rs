@@ -65,8 +65,7 @@ const MYSQL: Statements = Statements {
 
 fn statements(side: Side) -> Option<&'static Statements> {
     match side {
-        // CockroachDB grants each advisory lock to every client.
-        Side::Sqlite | Side::Relative => None,
+        Side::Sqlite => None,
         Side::Postgres => Some(&POSTGRES),
         Side::MySql | Side::MariaDb | Side::Galera => Some(&MYSQL),
     }

@@ -169,7 +169,6 @@ impl Database {
         let kind = Sides {
             sqlite: "sqlite",
             postgres: "postgres",
-            relative: None,
             mysql: "mysql",
         };
         kind.of(self.side)

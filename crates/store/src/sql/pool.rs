@@ -432,8 +432,22 @@ async fn run_on<DB: Driver>(
     }
 }
 
-/// Refuses sessions that would act on what is undone later.
+/// Engines with the protocol of PostgreSQL or of MySQL that Perennial's statements have not been written for,
+/// with a word of their versions.
+const REFUSED: [(&str, &str); 3] = [
+    ("CockroachDB", "CockroachDB"),
+    ("-YB-", "YugabyteDB"),
+    ("TiDB", "TiDB"),
+];
+
+/// Refuses other engines, and sessions that would act on what is undone later.
 fn check(settings: &Settings) -> Result<(), Error> {
+    let version = setting(settings, "version").unwrap_or_default();
+    if let Some((_, engine)) = REFUSED.iter().find(|(word, _)| version.contains(word)) {
+        return Err(Error::invalid(format!(
+            "{engine} is not supported: use PostgreSQL, MySQL, MariaDB or SQLite for the site"
+        )));
+    }
     let isolation = ["transaction_isolation", "tx_isolation"];
     if isolation
         .iter()

@@ -163,17 +163,6 @@ impl Supported for sqlx::Postgres {
         FROM (VALUES ('search_path'), ('role')) n (name)",
     ];
 
-    fn side(settings: &Settings) -> Side {
-        let version = setting(settings, "version").unwrap_or_default();
-        match ["CockroachDB", "-YB-"]
-            .iter()
-            .any(|word| version.contains(word))
-        {
-            true => Side::Relative,
-            false => Side::Postgres,
-        }
-    }
-
     fn outcome(result: &Self::QueryResult) -> (u64, Option<i64>) {
         (result.rows_affected(), None)
     }
@@ -225,7 +214,7 @@ impl Statement {
         let sql = side.write(template, prefix);
         let mut order = Vec::new();
         let sql = match side {
-            Side::Postgres | Side::Relative => sql,
+            Side::Postgres => sql,
             _ => substitute(&sql, |argument| {
                 order.push(argument);
                 "?".to_owned()

@@ -21,7 +21,6 @@ pub(crate) const INVALIDATE: Sides = Sides {
         INSERT INTO {p}invalidation AS i (name, epoch) SELECT DISTINCT v.name, n.epoch FROM n, (VALUES {rows}) v (name)
         ON CONFLICT (name) DO UPDATE SET epoch = CASE WHEN i.name LIKE 'revision:%' THEN i.epoch ELSE excluded.epoch END
         RETURNING i.epoch{notify}",
-    relative: None,
     // Row by row, in their order.
     mysql: "INSERT INTO {p}invalidation (name, epoch) VALUES ('*', LAST_INSERT_ID({now})), {rows_with_epoch}
         ON DUPLICATE KEY UPDATE epoch = IF(name = '*', LAST_INSERT_ID(GREATEST(epoch + 1, VALUES(epoch))),

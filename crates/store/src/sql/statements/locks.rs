@@ -25,7 +25,6 @@ pub(crate) const TRY: Sides = Sides {
             RETURNING fence
         )
         SELECT fence FROM u UNION ALL SELECT fence FROM i",
-    relative: Some(TRY_PLAIN),
     // Assignments happen in their order. The owner, which no other acquisition shares, tells the
     // later ones whether the lock was taken; two acquisitions may have the same microsecond. The
     // fence comes back as the insert id, as the number of affected rows says nothing.

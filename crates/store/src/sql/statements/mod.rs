@@ -21,9 +21,6 @@ pub mod tables;
 pub enum Side {
     Sqlite,
     Postgres,
-    /// CockroachDB, which refuses to change a table twice in a statement, and YugabyteDB. On both,
-    /// `set_config` has no effect on the statement that contains it.
-    Relative,
     MySql,
     MariaDb,
     /// MariaDB that may be a node of a Galera cluster. Galera compares the writes of two nodes, and
@@ -35,8 +32,6 @@ pub enum Side {
 pub struct Sides {
     pub sqlite: &'static str,
     pub postgres: &'static str,
-    /// `None`: the text of PostgreSQL.
-    pub relative: Option<&'static str>,
     pub mysql: &'static str,
 }
 
@@ -45,7 +40,6 @@ impl Sides {
         Self {
             sqlite: text,
             postgres: text,
-            relative: None,
             mysql: text,
         }
     }
@@ -54,7 +48,6 @@ impl Sides {
         match side {
             Side::Sqlite => self.sqlite,
             Side::Postgres => self.postgres,
-            Side::Relative => self.relative.unwrap_or(self.postgres),
             Side::MySql | Side::MariaDb | Side::Galera => self.mysql,
         }
     }
@@ -99,7 +92,6 @@ impl Side {
                 sqlite: "(CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000)",
                 // Not `now()`, which does not advance inside a transaction.
                 postgres: "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
-                relative: None,
                 mysql: "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
             },
             // The beginning of a statement that decides by what other nodes of a cluster have
@@ -132,7 +124,6 @@ impl Side {
             // Another form of bytes may be the role's default.
             "hex" => Sides {
                 postgres: ", set_config('bytea_output', 'hex', true)",
-                relative: Some(""),
                 ..Sides::same("")
             },
             "int" => Sides {
@@ -141,7 +132,6 @@ impl Side {
             },
             "notify" => Sides {
                 postgres: ", pg_notify('{p}invalidation', '')::text",
-                relative: Some(""),
                 ..Sides::same("")
             },
             // A word of MariaDB's Oracle mode is quoted.
@@ -149,12 +139,8 @@ impl Side {
                 mysql: "`body`",
                 ..Sides::same("body")
             },
-            // The names from `$1` up to `$2`, which is excluded: those that begin with `$1`. The
-            // names of some databases are not in the order of bytes.
-            "variants" => Sides {
-                relative: Some("substr(name, 1, length($1)) = $1"),
-                ..Sides::same("name >= $1 AND name < $2")
-            },
+            // The names from `$1` up to `$2`, which is excluded: those that begin with `$1`.
+            "variants" => Sides::same("name >= $1 AND name < $2"),
             word => tables::word(word).unwrap_or_else(|| panic!("{word:?} is no word of SQL")),
         };
         sides.of(self)

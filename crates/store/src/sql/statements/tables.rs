@@ -21,7 +21,6 @@ pub const BEGIN: Sides = Sides {
 pub(crate) const WAIT: Sides = Sides {
     sqlite: "",
     postgres: "SET LOCAL lock_timeout = '1s'",
-    relative: None,
     mysql: "SET SESSION lock_wait_timeout = 1, innodb_lock_wait_timeout = 1",
 };
 
@@ -44,7 +43,6 @@ pub(crate) const SCHEMA: [Sides; 4] = [
     Sides {
         sqlite: "INSERT INTO {p}schema (id, version) VALUES (3, abs(random() % 4503599627370496)) ON CONFLICT (id) DO NOTHING",
         postgres: "INSERT INTO {p}schema (id, version) VALUES (3, (random() * 4503599627370496)::bigint) ON CONFLICT (id) DO NOTHING",
-        relative: None,
         mysql: "INSERT IGNORE INTO {p}schema (id, version) VALUES (3, FLOOR(RAND() * 4503599627370496))",
     },
 ];
@@ -90,7 +88,6 @@ pub(crate) const STEPS: &[&[Sides]] = &[&[
 pub(crate) const PLACE: Sides = Sides {
     sqlite: "",
     postgres: "SELECT relnamespace::regnamespace::text FROM pg_class WHERE oid = to_regclass('{p}lock')",
-    relative: Some(""),
     mysql: "SELECT CONCAT('`', REPLACE(DATABASE(), '`', '``'), '`')",
 };
 
@@ -101,7 +98,6 @@ pub(crate) const SIZES: Sides = Sides {
             to_regclass('{p}entry'), to_regclass('{p}lock'), to_regclass('{p}invalidation'), to_regclass('{p}outbox'), to_regclass('{p}request')
         ) ORDER BY c.relname",
     // CockroachDB has no such function.
-    relative: Some("SELECT '', 0::bigint WHERE false"),
     mysql: "SELECT table_name, CAST(coalesce(data_length + index_length, 0) AS SIGNED) FROM information_schema.tables
         WHERE table_schema = database() AND table_name IN ('{p}entry', '{p}lock', '{p}invalidation', '{p}outbox', '{p}request')
         ORDER BY table_name",
@@ -187,7 +183,6 @@ pub(crate) fn word(word: &str) -> Option<Sides> {
             // The order of bytes finds all names with a common beginning by the index.
             postgres: "TEXT COLLATE \"C\"",
             // CockroachDB's collations are by language.
-            relative: Some("TEXT"),
             ..mysql("VARBINARY(255)", "TEXT")
         },
         "text" => mysql("MEDIUMBLOB", "TEXT"),

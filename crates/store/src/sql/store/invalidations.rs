@@ -118,7 +118,7 @@ impl<DB: Driver> SqlStore<DB> {
     }
 
     async fn number_all(&self, ids: &[String]) -> Answer<Numbered> {
-        if let Side::Postgres | Side::Relative = self.side().await? {
+        if self.side().await? == Side::Postgres {
             let done = self
                 .run_listed(invalidations::NUMBER, Vec::new(), ids)
                 .await?;
