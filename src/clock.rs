@@ -63,15 +63,16 @@ impl Clock {
     }
 }
 
-/// Returns the time since the machine was started, with suspensions: on Linux, the first number of
-/// `/proc/uptime`.
+/// Returns the time since the machine was started, with suspensions. `None`: only Linux is asked for it.
+#[cfg(target_os = "linux")]
 fn uptime() -> Option<Duration> {
-    if !cfg!(target_os = "linux") {
-        return None;
-    }
-    let uptime = std::fs::read_to_string("/proc/uptime").ok()?;
-    let seconds = uptime.split(' ').next()?.parse().ok()?;
-    Duration::try_from_secs_f64(seconds).ok()
+    let uptime = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    uptime.try_into().ok()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn uptime() -> Option<Duration> {
+    None
 }
 
 impl ops::Add<Duration> for Tick {

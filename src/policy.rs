@@ -259,8 +259,8 @@ impl Refresh {
     /// Returns the cooldown after a failure without a servable version: a second, doubled with each
     /// failure before, up to the cooldown.
     pub(crate) fn cooldown_after(&self, failures: u32) -> Duration {
-        let doubled = timing::FIRST_COOLDOWN.saturating_mul(2_u32.saturating_pow(failures));
-        self.cooldown_time().min(doubled)
+        let longest = self.cooldown_time();
+        timing::pause_after(failures, [timing::FIRST_COOLDOWN, longest])
     }
 
     /// Returns the interval of a key whose place in the spread is `unit` (0 to 1).

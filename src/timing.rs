@@ -1,7 +1,8 @@
 use std::time::Duration;
 
 pub(crate) use perennial_store::timing::{
-    BRIEF_RETENTION, Backoff, DATABASE_PATIENCE, LEASE, RECHECK, STATEMENT_TIMEOUT, random_unit,
+    BRIEF_RETENTION, Backoff, DATABASE_PATIENCE, LEASE, RECHECK, STATEMENT_TIMEOUT, pause_after,
+    random_unit,
 };
 
 /// The pauses between two questions to the store while visitors wait for another process's

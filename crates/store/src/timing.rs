@@ -102,21 +102,29 @@ pub async fn within<T>(
 
 /// The pauses between attempts: each is twice the pause before, up to a limit.
 pub struct Backoff {
-    next: Duration,
-    longest: Duration,
+    pauses: [Duration; 2],
     random: bool,
-    tries: u32,
+    /// The number of pauses so far, and the most of them.
+    made: u32,
+    most: u32,
     end: Option<Instant>,
+}
+
+/// Returns the pause after a number of pauses: each is twice the pause before, from the first one up to the
+/// longest one.
+pub fn pause_after(made: u32, [first, longest]: [Duration; 2]) -> Duration {
+    let doubled = 2_u32.saturating_pow(made);
+    first.saturating_mul(doubled).min(longest)
 }
 
 impl Backoff {
     /// Creates the pauses from the first to the longest.
-    pub const fn new([first, longest]: [Duration; 2]) -> Self {
+    pub const fn new(pauses: [Duration; 2]) -> Self {
         Self {
-            next: first,
-            longest,
+            pauses,
             random: false,
-            tries: u32::MAX,
+            made: 0,
+            most: u32::MAX,
             end: None,
         }
     }
@@ -134,7 +142,7 @@ impl Backoff {
 
     /// Ends after this number of further attempts.
     pub const fn tries(mut self, most: u32) -> Self {
-        self.tries = most;
+        self.most = most;
         self
     }
 
@@ -147,46 +155,27 @@ impl Backoff {
     /// Waits before another attempt. Returns `false` if there is none.
     pub async fn pause(&mut self) -> bool {
         let left = self.end.map(|end| end - Instant::now());
-        if self.tries == 0 || left == Some(Duration::ZERO) {
+        if self.made == self.most || left == Some(Duration::ZERO) {
             return false;
         }
-        self.tries -= 1;
-        let mut pause = self.next;
-        self.next = self.longest.min(pause * 2);
+        let mut pause = pause_after(self.made, self.pauses);
+        self.made += 1;
         if self.random {
-            pause = pause / 2 + pause / 2 * u32::from(random()[0]) / 255;
+            pause = pause.mul_f64(0.5 + random_unit() / 2.0);
         }
         sleep(left.map_or(pause, |left| left.min(pause))).await;
         true
     }
 }
 
-thread_local! {
-    static SEED: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
-}
-
 /// Seeds the random numbers of this thread, for a simulation.
 pub fn seed_pauses(seed: u64) {
-    SEED.set(Some(seed));
+    fastrand::seed(seed);
 }
 
 /// Returns a random number greater than 0, and at most 1.
 pub fn random_unit() -> f64 {
-    (f64::from(u32::from_be_bytes(random())) + 1.0) / (f64::from(u32::MAX) + 1.0)
-}
-
-fn random() -> [u8; 4] {
-    if let Some(seed) = SEED.get() {
-        // A linear congruential generator; its upper bits are the better ones.
-        let next = seed
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        SEED.set(Some(next));
-        let [a, b, c, d, ..] = next.to_be_bytes();
-        return [a, b, c, d];
-    }
-    let [a, b, c, d, ..] = uuid::Uuid::new_v4().into_bytes();
-    [a, b, c, d]
+    1.0 - fastrand::f64()
 }
 
 #[cfg(test)]

@@ -4,14 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     Answer, AsOf, Decision, Ended, Event, Freshness, Generated, Known, Origin, Page, Phase, Shown,
-    Step, Version, look::backoff,
+    Step, Version,
 };
 use crate::{
     clock::Tick,
     event::{Bypass, Outcome},
     extensions::Tags,
     page::{Failure, Meta},
-    timing::{PUBLISH_PAUSES, PUBLISH_RETRY, RECHECK},
+    timing::{PUBLISH_PAUSES, PUBLISH_RETRY, RECHECK, pause_after},
 };
 
 #[derive(Clone, Debug)]
@@ -186,7 +186,8 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
                     self.ended(Outcome::Unsaved);
                     return self.release();
                 }
-                publishing.again = Some(self.facts.now + backoff(PUBLISH_PAUSES, publishing.tries));
+                publishing.again =
+                    Some(self.facts.now + pause_after(publishing.tries, PUBLISH_PAUSES));
                 publishing.tries += 1;
                 self.enter(Phase::Publishing(publishing), Step::Wait);
             }

@@ -10,13 +10,8 @@ use crate::{
     clock::Tick,
     event::Outcome,
     page::Meta,
-    timing::{POLL_PAUSES, RECHECK},
+    timing::{POLL_PAUSES, RECHECK, pause_after},
 };
-
-/// Returns the pause before the next try: doubled each time, up to a limit.
-pub(super) fn backoff([first, longest]: [Duration; 2], tries: u32) -> Duration {
-    (first * 2_u32.saturating_pow(tries.min(10))).min(longest)
-}
 
 impl<B: Clone + PartialEq> Decision<'_, B> {
     /// Begins to look for a newer version. Without a permit a stale version is served on; a first
@@ -123,8 +118,8 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
     pub(super) fn wait(&mut self) {
         let longest = self.flight.held_until - self.facts.now;
         let pause = match longest.is_zero() {
-            true => backoff(POLL_PAUSES, self.flight.polls),
-            false => backoff(POLL_PAUSES, self.flight.polls).min(longest),
+            true => pause_after(self.flight.polls, POLL_PAUSES),
+            false => pause_after(self.flight.polls, POLL_PAUSES).min(longest),
         };
         self.flight.polls += 1;
         match self.flight.passes {
