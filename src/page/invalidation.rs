@@ -23,13 +23,16 @@ use std::{
     },
 };
 
-use perennial_store::{Error, OutboxRow, name::bounded};
+use perennial_store::{Error, NameList, OutboxRow, name::bounded};
 
 use crate::page::{Metadata, flight::Freshness, names::Names};
 
-/// The number of stale names, or of purged names, above which a process folds the older half: one
-/// epoch takes their place.
-pub(super) const MOST: usize = 100_000;
+/// The number of stale names, and of purged names, that a process keeps: the latest ones. For the older
+/// ones, all versions from before the oldest one that is kept are stale, or purged.
+pub(super) const KEPT: usize = 100_000;
+
+/// The number of names above which a process drops all but the [`KEPT`] ones, which takes a while.
+const MOST: usize = KEPT + KEPT / 2;
 
 /// The `revision` of a version that was generated before the process has stored its revision. Such
 /// a version is stale once the revision has an epoch.
@@ -154,7 +157,7 @@ struct Effect {
     prefixes: Names,
     tags: Names,
     /// The epoch before which all versions are affected: that of an invalidation of everything, or
-    /// of names that were folded.
+    /// of names that are not kept.
     before: i64,
     /// The epoch of the latest invalidation.
     latest: i64,
@@ -288,16 +291,20 @@ impl Invalidations {
         }
     }
 
-    /// Skips the names up to `epoch`: all versions from before are stale in their place. The caller
-    /// has added all purges and revisions up to that epoch.
-    pub(super) fn skip_to(&self, epoch: i64) {
-        if epoch > self.seen() {
-            self.change(|list| {
-                list.effects.stale.affect_all(epoch);
-                list.seen = epoch;
-                list.latest = list.latest.max(epoch);
-            });
-        }
+    /// Affects all versions from before `epoch`, in place of the older names of a list.
+    pub(super) fn affect_all(&self, list: NameList, epoch: i64) {
+        self.change(|known| match list {
+            NameList::Purged => known.effects.purged.affect_all(epoch),
+            NameList::Stale | NameList::Revisions => known.effects.stale.affect_all(epoch),
+        });
+    }
+
+    /// Notes that all invalidations up to this epoch were added.
+    pub(super) fn have_seen(&self, epoch: i64) {
+        self.change(|list| {
+            list.seen = list.seen.max(epoch);
+            list.latest = list.latest.max(epoch);
+        });
     }
 
     /// The effect of the invalidations on the version of this key with these metadata:
@@ -337,7 +344,7 @@ impl List {
         for (name, epoch) in invalidated {
             self.add(name, *epoch);
         }
-        self.effects.fold();
+        self.effects.keep_latest();
     }
 
     fn add(&mut self, name: &str, epoch: i64) {
@@ -395,7 +402,7 @@ impl Unnumbered {
                 self.affect(name, self.sightings);
             }
         }
-        self.effects.fold();
+        self.effects.keep_latest();
     }
 
     fn keep(&mut self, ids: &HashSet<String>) {
@@ -440,9 +447,9 @@ impl Effects {
         }
     }
 
-    fn fold(&mut self) {
-        self.stale.fold();
-        self.purged.fold();
+    fn keep_latest(&mut self) {
+        self.stale.keep_latest();
+        self.purged.keep_latest();
     }
 }
 
@@ -469,15 +476,15 @@ impl Effect {
         [&self.keys, &self.prefixes, &self.tags]
     }
 
-    /// Folds the older half of the names if there are more than [`MOST`]. Few versions in use are
-    /// that old.
-    fn fold(&mut self) {
+    /// Drops all names but the latest [`KEPT`] ones, if there are more than [`MOST`]. Few versions in use
+    /// are that old.
+    fn keep_latest(&mut self) {
         let names = self.names();
         if names.iter().map(|names| names.len()).sum::<usize>() > MOST {
             let mut epochs: Vec<_> = names.iter().flat_map(|names| names.epochs()).collect();
-            let middle = epochs.len() / 2;
-            let median = *epochs.select_nth_unstable(middle).1;
-            self.affect_all(median);
+            let last_dropped = epochs.len() - KEPT - 1;
+            let last_dropped = *epochs.select_nth_unstable(last_dropped).1;
+            self.affect_all(last_dropped);
         }
     }
 
@@ -674,19 +681,22 @@ mod tests {
     }
 
     #[test]
-    fn skipped_names_count_as_everything_up_to_their_end() {
+    fn names_that_are_not_kept_count_as_everything_of_their_list() {
         let all = known(&[(Target::Tag("t"), 1), (Target::Purged("/p"), 2)]);
-        all.skip_to(2);
-        assert_eq!(all.judge("/a", &metadata(1, &[])), Freshness::Fresh);
-        all.skip_to(9);
+        all.affect_all(NameList::Stale, 9);
+        assert_eq!((all.seen(), all.latest()), (2, 2), "not all are known");
+        all.have_seen(9);
         assert_eq!((all.seen(), all.latest()), (9, 9));
         assert_eq!(all.judge("/a", &metadata(8, &[])), Freshness::Stale);
         assert_eq!(all.judge("/a", &metadata(9, &[])), Freshness::Fresh);
         assert_eq!(all.judge("/p", &metadata(1, &[])), Freshness::Purged);
+        all.affect_all(NameList::Purged, 8);
+        assert_eq!(all.judge("/a", &metadata(7, &[])), Freshness::Purged);
+        assert_eq!(all.judge("/a", &metadata(8, &[])), Freshness::Stale);
     }
 
     #[test]
-    fn older_half_of_too_many_names_counts_as_everything_of_its_effect() {
+    fn too_many_names_count_as_everything_of_their_list_but_for_the_latest() {
         for (kinds, effect) in [
             (["key:", "tag:", "prefix:/"], Freshness::Stale),
             (
@@ -712,12 +722,10 @@ mod tests {
                     .map(|names| names.len())
                     .sum::<usize>()
             });
-            assert!(left <= MOST / 2, "{left}");
-            assert_eq!(all.judge("?", &metadata(0, &[])), effect);
-            assert_eq!(
-                all.judge("?", &metadata(most / 2 + 1, &[])),
-                Freshness::Fresh
-            );
+            assert_eq!(left, KEPT);
+            let dropped = most + 1 - i64::try_from(KEPT).expect("fits");
+            assert_eq!(all.judge("?", &metadata(dropped - 1, &[])), effect);
+            assert_eq!(all.judge("?", &metadata(dropped, &[])), Freshness::Fresh);
             let last = format!("{}", most + 1);
             assert_eq!(all.judge(&last, &metadata(most, &[])), effect);
         }

@@ -11,13 +11,13 @@ use std::{
     time::Duration,
 };
 
-use perennial_store::{Error, FoldAt, Invalidate, Invalidated, InvalidatedForLong, locked};
+use perennial_store::{Error, Invalidate, Invalidated, LatestEpoch, LatestNames, NameList, locked};
 use tokio::{runtime::Handle, sync::watch, time::Instant};
 use tracing::Instrument;
 
 use crate::{
     clock::Tick,
-    page::{Pages, invalidation::MOST},
+    page::{Pages, invalidation::KEPT},
     timing::{OVERDUE, SYNC},
 };
 
@@ -142,7 +142,7 @@ impl Pages {
     /// Returns the running sync, or a new one, with the end of the wait. `None`: the request does
     /// not wait.
     fn awaited(self: &Arc<Self>, now: Tick) -> Option<(Attempt, Tick)> {
-        // The check reads a file, so not each of many waiting requests runs the check.
+        // A call of the system, which not each of many waiting requests makes.
         if now >= locked(&self.sync.state).looked + SYNC / 4 {
             self.clock.resumed(self.clock.suspended());
         }
@@ -295,23 +295,40 @@ impl Pages {
         Ok(())
     }
 
-    /// Reads all purges and revisions, and skips to the latest [`MOST`](super::invalidation::MOST)
-    /// names. Everything from before a skipped name counts as invalidated.
+    /// Reads the latest names of each list, as many as a process [keeps](KEPT), and all revisions.
     async fn catch_up(&self, progress: &watch::Sender<Shown>) -> Result<(), Error> {
-        let fold_at = self.store.call(FoldAt { most: MOST }).await?;
-        // No key is empty.
-        let mut after = "purged:".to_owned();
-        loop {
-            let lasting = self.store.call(InvalidatedForLong::new(&after, PAGE));
-            let page = lasting.await?;
+        // What is invalidated meanwhile is read after these names, in the order of epochs.
+        let latest = self.store.call(LatestEpoch {}).await?;
+        for list in [NameList::Revisions, NameList::Purged, NameList::Stale] {
+            self.read_latest(list, latest, progress).await?;
+        }
+        self.invalidations.have_seen(latest);
+        Ok(())
+    }
+
+    /// Reads a list backwards, from the epoch `latest` on.
+    async fn read_latest(
+        &self,
+        list: NameList,
+        latest: i64,
+        progress: &watch::Sender<Shown>,
+    ) -> Result<(), Error> {
+        let (since, mut before, mut count) = (self.invalidations.seen(), latest + 1, 0);
+        while before > since {
+            let page = LatestNames::new(list, before, PAGE);
+            let page = self.store.call(page).await?;
             self.invalidations.add_all(&page);
             progress.send_replace(Shown::Alive(self.now()));
-            match page.last() {
-                Some((last, _)) if page.len() >= PAGE => after.clone_from(last),
-                _ => break,
+            if page.len() <= PAGE {
+                break;
+            }
+            count += page.len();
+            before = page.iter().map(|(_, epoch)| *epoch).min().unwrap_or(since);
+            if count >= KEPT && list != NameList::Revisions {
+                self.invalidations.affect_all(list, before);
+                break;
             }
         }
-        self.invalidations.skip_to(fold_at);
         Ok(())
     }
 }

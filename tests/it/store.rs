@@ -12,8 +12,8 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode};
 use perennial::locks::{LockKind, LockName};
 use perennial_store::{
-    Awaited, Backend, Begin, Begun, BreakLock, Count, Counted, Evict, Extend, Finish, FoldAt,
-    Forget, Held, Inspect, Invalidate, Invalidated, InvalidatedForLong, Latest, LeaseRow, List,
+    Awaited, Backend, Begin, Begun, BreakLock, Count, Counted, Evict, Extend, Finish, Forget, Held,
+    Inspect, Invalidate, Invalidated, Latest, LatestEpoch, LatestNames, LeaseRow, List, NameList,
     NewEntry, Probe, Progress, PruneEntries, PruneInvalidations, PruneLocks, PruneRequests,
     Publish, Purge, ROW, Release, Remove, Revoke, Step, TryLock, Unused,
 };
@@ -177,7 +177,7 @@ contract! {
     the_same_content_is_renewed_only_over_itself
     an_entry_is_removed_only_under_the_lease
     epochs_grow_in_the_order_in_which_they_are_seen
-    invalidations_are_read_in_pages_by_epoch_and_those_that_last_by_name
+    invalidations_are_read_in_pages_by_epoch_and_backwards_by_list
     names_of_one_epoch_are_read_together
     sync_returns_the_state_of_each_awaited_page
     purged_page_is_removed_and_its_running_generation_is_refused
@@ -687,14 +687,14 @@ async fn epochs_grow_in_the_order_in_which_they_are_seen(db: Db) {
         "it keeps the first"
     );
     let hour = Duration::from_secs(3600);
-    fold(&*store, hour, i64::MAX).await;
+    prune(&*store, hour, i64::MAX).await;
     let left = invalidated(&*store, 0, ALL).await;
     assert_eq!(left, all, "none is old enough");
     tokio::time::sleep(Duration::from_millis(50)).await;
     let soon = Duration::from_millis(10);
     let latest = all.last().expect("is there").1;
     for _ in 0..2 {
-        fold(&*store, soon, i64::MAX).await;
+        prune(&*store, soon, i64::MAX).await;
         let mut left = invalidated(&*store, 0, ALL).await;
         left.sort();
         let everything = ("purged_prefix:".to_owned(), latest);
@@ -720,7 +720,7 @@ async fn an_invalidation_that_is_rolled_back_is_seen_by_nobody(db: Db) {
             let name = LockName::from("a");
             let answers = tokio::join!(
                 store.ask(Invalidated::new("", 0, ALL, Vec::new())),
-                store.ask(InvalidatedForLong::new("purged:", ALL)),
+                store.ask(LatestNames::new(NameList::Purged, i64::MAX, ALL)),
                 store.ask(Probe::new(&name, 0)),
             );
             (
@@ -740,12 +740,11 @@ async fn an_invalidation_that_is_rolled_back_is_seen_by_nobody(db: Db) {
     assert_eq!(answers, (expected.clone(), expected, made));
 }
 
-/// Folds in as many steps as the store takes.
-async fn fold(store: &dyn Backend, age: Duration, oldest: i64) {
+/// Prunes the invalidations in as many steps as the store takes.
+async fn prune(store: &dyn Backend, age: Duration, oldest: i64) {
     let mut after = None;
     loop {
-        let folded = ask(store, PruneInvalidations::new(oldest, age, after)).await;
-        after = folded;
+        after = ask(store, PruneInvalidations::new(oldest, age, after)).await;
         if after.is_none() {
             return;
         }
@@ -774,11 +773,24 @@ async fn names_of_one_epoch_are_read_together(db: Db) {
         }
         read.sort();
         assert_eq!(read, made, "{most}");
+
+        let (mut read, mut before) = (Vec::new(), i64::MAX);
+        loop {
+            let page = ask(&*store, LatestNames::new(NameList::Stale, before, most)).await;
+            let is_last = page.len() <= most;
+            before = page.iter().map(|(_, epoch)| *epoch).min().unwrap_or(0);
+            read.extend(page);
+            if is_last {
+                break;
+            }
+        }
+        read.sort();
+        assert_eq!(read, made, "{most}, backwards");
     }
     assert_eq!(invalidated(&*store, 0, 0).await, []);
 }
 
-async fn invalidations_are_read_in_pages_by_epoch_and_those_that_last_by_name(db: Db) {
+async fn invalidations_are_read_in_pages_by_epoch_and_backwards_by_list(db: Db) {
     let store = open(&db).await;
     let names = [
         "tag:z",
@@ -810,27 +822,33 @@ async fn invalidations_are_read_in_pages_by_epoch_and_those_that_last_by_name(db
     }
     assert_eq!(read, made, "in the order of epochs, each once");
 
-    let mut lasting = Vec::new();
-    let mut after = "purged:".to_owned();
-    loop {
-        let page = ask(&*store, InvalidatedForLong::new(&after, 2)).await;
-        assert!(page.len() <= 2);
-        match page.last() {
-            Some((last, _)) => after.clone_from(last),
-            None => break,
+    assert_eq!(ask(&*store, LatestEpoch {}).await, made[names.len() - 1].1);
+    for (list, begin) in [
+        (NameList::Purged, "purged"),
+        (NameList::Revisions, "revision:"),
+        (NameList::Stale, ""),
+    ] {
+        let mut read = Vec::new();
+        let mut before = i64::MAX;
+        loop {
+            let page = ask(&*store, LatestNames::new(list, before, 1)).await;
+            assert!(page.len() <= 2);
+            let Some(oldest) = page.iter().map(|(_, epoch)| *epoch).min() else {
+                break;
+            };
+            before = oldest;
+            read.extend(page);
         }
-        lasting.extend(page);
+        read.sort();
+        let is_of_others = |name: &str| name.starts_with("purged") || name.starts_with("revision:");
+        let mut expected = made.clone();
+        expected.retain(|(name, _)| match begin {
+            "" => !is_of_others(name),
+            begin => name.starts_with(begin),
+        });
+        expected.sort();
+        assert_eq!(read, expected, "{list:?}, each once");
     }
-    let fold_at = async |most| ask(&*store, FoldAt { most }).await;
-    assert_eq!(fold_at(names.len() + 1).await, 0);
-    assert_eq!(fold_at(names.len()).await, made[0].1);
-    assert_eq!(fold_at(3).await, made[names.len() - 3].1);
-    let mut expected: Vec<_> = made
-        .into_iter()
-        .filter(|(name, _)| name.starts_with("purged:") || name.starts_with("revision:"))
-        .collect();
-    expected.sort();
-    assert_eq!(lasting, expected, "in the order of their bytes, each once");
 }
 
 async fn sync_returns_the_state_of_each_awaited_page(db: Db) {
@@ -1033,7 +1051,7 @@ async fn a_purge_is_forgotten_only_when_no_entry_is_older(db: Db) {
     entry("/new", purged).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
     let is_remembered = async |oldest| {
-        fold(&*store, Duration::from_millis(10), oldest).await;
+        prune(&*store, Duration::from_millis(10), oldest).await;
         let left = invalidated(&*store, 0, ALL).await;
         left.iter().any(|(name, _)| name == "purged:/p")
     };

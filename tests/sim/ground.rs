@@ -359,7 +359,7 @@ impl Ground {
                 let rows = numbered.rows.iter();
                 CallResult::Numbered(rows.map(|(row, epoch)| (row.id.clone(), *epoch)).collect())
             }
-            Reply::InvalidatedForLong(names) => CallResult::Names(names.len()),
+            Reply::LatestNames(names) => CallResult::Names(names.len()),
             Reply::Probe(probe) => {
                 let entry = probe.entry.as_ref().map(|entry| Found {
                     fence: entry.fence,

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use http::Response;
 
 use crate::rows::{
-    Begun, Counted, EntryRow, LeaseRow, Listed, LockRow, NewEntry, Numbered, Probed, Pruned,
-    Synced, Tried, Unused,
+    Begun, Counted, EntryRow, LeaseRow, Listed, LockRow, NameList, NewEntry, Numbered, Probed,
+    Pruned, Synced, Tried, Unused,
 };
 use crate::{
     error::BoxError,
@@ -221,15 +221,13 @@ calls! {
     /// [numbered](Number) and could not be removed. Returns the ids that still cannot be removed.
     Discard "discard" writes [] { ids: Vec<String> } -> Vec<String>;
 
-    /// Returns the smallest epoch of the `most` latest invalidated names; 0 if there are fewer
-    /// names. A process that has none of the names reads those from this epoch on, and takes all
-    /// versions from before for stale.
-    FoldAt "sync-fold" reads [] { most: usize } -> i64;
+    /// Returns the latest epoch; 0 if nothing was ever invalidated.
+    LatestEpoch "sync-epoch" reads [] {} -> i64;
 
-    /// Returns the names that a process reads one by one even after a skip by [`FoldAt`]: the first
-    /// `most` names after `after`, in the order of bytes, that begin with `purged` or `revision:`.
-    /// The first call has `after` equal to `purged:`, which is no stored name.
-    InvalidatedForLong "sync-for-long" reads [after: String] { most: usize }
+    /// Returns the latest names of a list whose epochs are smaller than `before`, each with its epoch.
+    /// There are more than `most` if the list has as many, and names with one epoch are all in the
+    /// answer or none is.
+    LatestNames "sync-latest" reads [] { list: NameList, before: i64, most: usize }
         -> Vec<(String, i64)>;
 
     /// Removes the pages of `key` and of its variants (keys that begin with `key` and a `#`, and

@@ -149,6 +149,17 @@ const VISITED_AGAIN: i64 = Duration::from_mins(10).as_micros() as i64;
 
 const ALWAYS: i64 = FOREVER.as_micros() as i64;
 
+/// A list of invalidated names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NameList {
+    /// Names whose pages are stale.
+    Stale,
+    /// Names whose pages are not served any more; they begin with `purged`.
+    Purged,
+    /// Revisions of the site's code; they begin with `revision:`.
+    Revisions,
+}
+
 /// A part of the list of stored pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listed {

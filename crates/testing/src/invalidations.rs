@@ -1,8 +1,8 @@
-use std::{ops::Bound, time::Duration};
+use std::{cmp::Reverse, ops::Bound, time::Duration};
 
 use super::{memory::micros, rows::Rows};
 use perennial_store::{
-    Awaited, Invalidated, InvalidatedForLong, LockKind, Numbered, OutboxRow, PruneInvalidations,
+    Awaited, Invalidated, LatestNames, LockKind, NameList, Numbered, OutboxRow, PruneInvalidations,
     Synced, clock::duration, name::bounded,
 };
 
@@ -79,18 +79,20 @@ impl Rows {
         }
     }
 
-    pub(super) fn fold_at(&self, most: usize) -> i64 {
-        let mut epochs: Vec<_> = self.names.values().copied().collect();
-        epochs.sort_unstable_by(|a, b| b.cmp(a));
-        let last = most.checked_sub(1);
-        let fold_at = last.and_then(|last| epochs.get(last).copied());
-        fold_at.unwrap_or(0)
+    pub(super) fn latest_epoch(&self) -> i64 {
+        self.names.values().copied().max().unwrap_or(0)
     }
 
-    pub(super) fn invalidated_for_long(&self, call: &InvalidatedForLong) -> Vec<(String, i64)> {
-        let bounds = (Bound::Excluded(&*call.after), Bound::Excluded("revision;"));
-        let rest = self.names.range::<str, _>(bounds).take(call.most);
-        rest.map(|(name, epoch)| (name.clone(), *epoch)).collect()
+    pub(super) fn latest_names(&self, call: &LatestNames) -> Vec<(String, i64)> {
+        let names = self.names.iter();
+        let names =
+            names.filter(|(name, epoch)| list_of(name) == call.list && **epoch < call.before);
+        let mut names: Vec<_> = names.map(|(name, epoch)| (name.clone(), *epoch)).collect();
+        names.sort_by_key(|(_, epoch)| Reverse(*epoch));
+        if let Some((_, oldest)) = names.get(call.most).cloned() {
+            names.retain(|(_, epoch)| *epoch >= oldest);
+        }
+        names
     }
 
     pub(super) fn prune_invalidations(
@@ -110,5 +112,13 @@ impl Rows {
         let purged = self.names.entry(EVERYTHING.to_owned()).or_insert(last);
         *purged = last.max(*purged);
         Some(last)
+    }
+}
+
+fn list_of(name: &str) -> NameList {
+    match name {
+        name if name.starts_with("revision:") => NameList::Revisions,
+        name if name.starts_with("purged") => NameList::Purged,
+        _ => NameList::Stale,
     }
 }

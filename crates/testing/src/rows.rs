@@ -103,10 +103,8 @@ impl Rows {
             Call::Invalidated(call) => Reply::Invalidated(self.invalidated(call, now)),
             Call::Number(call) => Reply::Number(self.number(&call.ids, now)),
             Call::Discard(call) => Reply::Discard(self.discard(&call.ids)),
-            Call::FoldAt(call) => Reply::FoldAt(self.fold_at(call.most)),
-            Call::InvalidatedForLong(call) => {
-                Reply::InvalidatedForLong(self.invalidated_for_long(call))
-            }
+            Call::LatestEpoch(_) => Reply::LatestEpoch(self.latest_epoch()),
+            Call::LatestNames(call) => Reply::LatestNames(self.latest_names(call)),
             Call::PruneInvalidations(call) => {
                 Reply::PruneInvalidations(self.prune_invalidations(call, now))
             }

@@ -11,8 +11,7 @@ pub(crate) const INVALIDATE: Sides = Sides {
         FROM (SELECT column1 AS name FROM (VALUES ('*'), {rows})) n WHERE true
         ON CONFLICT (name) DO UPDATE SET epoch = CASE WHEN i.name LIKE 'revision:%' THEN i.epoch ELSE excluded.epoch END
         RETURNING epoch",
-    // The row with the counter is in the table `schema`, as CockroachDB and YugabyteDB refuse to
-    // change a table twice in a statement.
+    // The row with the counter is in the table `schema`.
     postgres: "WITH n AS (
             INSERT INTO {p}schema AS s (id, version) VALUES (2, {now})
             ON CONFLICT (id) DO UPDATE SET version = greatest(s.version + 1, excluded.version)
@@ -79,18 +78,17 @@ pub(crate) const TAKE: &str = "{waits}SELECT id, name FROM {p}outbox WHERE id IN
 /// ids
 pub(crate) const REMOVE: &str = "{at_once}DELETE FROM {p}outbox WHERE id IN ({names})";
 
-/// number -> the smallest epoch of as many latest names; 0 if there are fewer
-pub(crate) const FOLD_AT: Sides = Sides::same(
-    "{waits}SELECT CASE WHEN count(*) < $1 THEN 0 ELSE min(n.epoch) END FROM (
-        SELECT epoch FROM {p}invalidation WHERE name <> '*' ORDER BY epoch DESC LIMIT $1
-    ) n",
-);
+/// -> the latest epoch
+pub(crate) const LATEST_EPOCH: &str = "{waits}SELECT coalesce(max(epoch), 0) FROM {p}invalidation";
 
-/// last name, number -> name, epoch: purges and revisions, in the order of names
-pub(crate) const INVALIDATED_FOR_LONG: Sides = Sides::same(
-    "{waits}SELECT name, epoch FROM {p}invalidation
-    WHERE name > $1 AND name < 'revision;' ORDER BY name LIMIT $2",
-);
+/// The latest names of a list from before an epoch. Names of one epoch are all in the answer, or none of
+/// them is.
+///
+/// kind, epoch, number -> name, epoch: more rows than the number, if there are as many
+pub(crate) const LATEST_NAMES: &str = "{waits}SELECT n.name, n.epoch FROM {p}invalidation n
+    WHERE n.kind = $1 AND n.epoch < $2 AND n.epoch >= coalesce((
+        SELECT epoch FROM {p}invalidation WHERE kind = $1 AND epoch < $2 ORDER BY epoch DESC LIMIT 1 OFFSET $3
+    ), 0)";
 
 /// last epoch, the smallest epoch of an entry, the least age -> the greatest of the next 10,000
 /// epochs
@@ -104,7 +102,7 @@ pub(crate) const NEXT: Sides = Sides::same(
 /// Purges everything from before an epoch.
 ///
 /// epoch
-pub(crate) const FOLD: Sides = Sides {
+pub(crate) const PURGE_ALL: Sides = Sides {
     mysql: "INSERT INTO {p}invalidation (name, epoch) VALUES ('purged_prefix:', $1)
         ON DUPLICATE KEY UPDATE epoch = GREATEST(epoch, VALUES(epoch))",
     ..Sides::same(

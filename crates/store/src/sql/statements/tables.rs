@@ -73,8 +73,9 @@ pub(crate) const STEPS: &[&[Sides]] = &[&[
     ),
     index("CREATE INDEX IF NOT EXISTS {p}entry_generated_at ON {p}entry (generated_at)"),
     INVALIDATION,
-    Sides::same("SELECT name, epoch FROM {p}invalidation LIMIT 0"),
+    Sides::same("SELECT name, epoch, kind FROM {p}invalidation LIMIT 0"),
     index("CREATE INDEX IF NOT EXISTS {p}invalidation_epoch ON {p}invalidation (epoch)"),
+    index("CREATE INDEX IF NOT EXISTS {p}invalidation_kind ON {p}invalidation (kind, epoch)"),
     OUTBOX,
     Sides::same("SELECT id, name FROM {p}outbox LIMIT 0"),
     REQUEST,
@@ -97,7 +98,6 @@ pub(crate) const SIZES: Sides = Sides {
     postgres: "SELECT c.relname::text, pg_total_relation_size(c.oid) FROM pg_class c WHERE c.oid IN (
             to_regclass('{p}entry'), to_regclass('{p}lock'), to_regclass('{p}invalidation'), to_regclass('{p}outbox'), to_regclass('{p}request')
         ) ORDER BY c.relname",
-    // CockroachDB has no such function.
     mysql: "SELECT table_name, CAST(coalesce(data_length + index_length, 0) AS SIGNED) FROM information_schema.tables
         WHERE table_schema = database() AND table_name IN ('{p}entry', '{p}lock', '{p}invalidation', '{p}outbox', '{p}request')
         ORDER BY table_name",
@@ -147,7 +147,8 @@ pub(crate) const ENTRY: Sides = Sides::same(
 pub(crate) const INVALIDATION: Sides = Sides::same(
     "CREATE TABLE IF NOT EXISTS {p}invalidation (
         name {name} NOT NULL PRIMARY KEY,
-        epoch BIGINT NOT NULL{index_of_epochs}
+        epoch BIGINT NOT NULL,
+        kind BIGINT GENERATED ALWAYS AS ({list}) STORED{indexes_of_epochs}
     ){sorted}{engine}",
 );
 
@@ -182,7 +183,6 @@ pub(crate) fn word(word: &str) -> Option<Sides> {
         "name" => Sides {
             // The order of bytes finds all names with a common beginning by the index.
             postgres: "TEXT COLLATE \"C\"",
-            // CockroachDB's collations are by language.
             ..mysql("VARBINARY(255)", "TEXT")
         },
         "text" => mysql("MEDIUMBLOB", "TEXT"),
@@ -207,7 +207,14 @@ pub(crate) fn word(word: &str) -> Option<Sides> {
         CHECK (octet_length(id) <= 255 AND octet_length(name) <= 255)",
             ..Sides::same("")
         },
-        "index_of_epochs" => mysql(",\n        KEY {p}invalidation_epoch (epoch)", ""),
+        // See `NameList`. `*` has the counter.
+        "list" => Sides::same(
+            "CASE WHEN name = '*' THEN 3 WHEN substr(name, 1, 9) = 'revision:' THEN 2 WHEN substr(name, 1, 6) = 'purged' THEN 1 ELSE 0 END",
+        ),
+        "indexes_of_epochs" => mysql(
+            ",\n        KEY {p}invalidation_epoch (epoch),\n        KEY {p}invalidation_kind (kind, epoch)",
+            "",
+        ),
         "indexes_of_entries" => mysql(
             ",\n        KEY {p}entry_stale_at (regenerated, stale_at, bytes),\n        KEY {p}entry_generated_at (generated_at)",
             "",

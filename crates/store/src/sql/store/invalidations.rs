@@ -3,16 +3,15 @@ use std::collections::HashMap;
 use super::{Answer, LEAST, SqlStore};
 use crate::{
     calls::{
-        Discard, FoldAt, Invalidate, Invalidated, InvalidatedForLong, MOST_NAMES, Number,
-        PruneInvalidations,
+        Discard, Invalidate, Invalidated, LatestNames, MOST_NAMES, Number, PruneInvalidations,
     },
     clock::{FOREVER, duration, micros},
     error::{BoxError, Unfit},
     name::bounded,
-    rows::{Awaited, Numbered, OutboxRow, Synced},
+    rows::{Awaited, NameList, Numbered, OutboxRow, Synced},
     sql::{
         run::{Arg, Cells, Driver, is_broken, number},
-        statements::{Side, invalidations},
+        statements::{Side, Sides, invalidations},
     },
 };
 
@@ -178,20 +177,22 @@ impl<DB: Driver> SqlStore<DB> {
         Ok(left)
     }
 
-    pub(crate) async fn fold_at(&self, call: &FoldAt) -> Answer<i64> {
-        let most = [Arg::Int(i64::try_from(call.most)?)];
-        let done = self.run(&invalidations::FOLD_AT, &most).await?;
+    pub(crate) async fn latest_epoch(&self) -> Answer<i64> {
+        let latest = Sides::same(invalidations::LATEST_EPOCH);
+        let done = self.run(&latest, &[]).await?;
         Ok(number(&done)?.ok_or(sqlx::Error::RowNotFound)?)
     }
 
-    pub(crate) async fn invalidated_for_long(
-        &self,
-        call: &InvalidatedForLong,
-    ) -> Answer<Vec<(String, i64)>> {
-        let most = Arg::Int(i64::try_from(call.most).unwrap_or(i64::MAX));
-        let arguments = [Arg::Text(&call.after), most];
-        let sides = &invalidations::INVALIDATED_FOR_LONG;
-        let done = self.run(sides, &arguments).await?;
+    pub(crate) async fn latest_names(&self, call: &LatestNames) -> Answer<Vec<(String, i64)>> {
+        let kind = match call.list {
+            NameList::Stale => 0,
+            NameList::Purged => 1,
+            NameList::Revisions => 2,
+        };
+        let most = i64::try_from(call.most).unwrap_or(i64::MAX);
+        let arguments = [kind, call.before, most].map(Arg::Int);
+        let latest = Sides::same(invalidations::LATEST_NAMES);
+        let done = self.run(&latest, &arguments).await?;
         let names = done.rows.iter();
         names
             .map(|row| Ok((readable::<DB>(row, 0)?, row.number(1)?)))
@@ -210,7 +211,8 @@ impl<DB: Driver> SqlStore<DB> {
         let last = row.int(0)?;
         if let Some(last) = last {
             // First, so that a process that misses the removed names finds the purge.
-            self.run(&invalidations::FOLD, &[Arg::Int(last)]).await?;
+            self.run(&invalidations::PURGE_ALL, &[Arg::Int(last)])
+                .await?;
             let few = [after, Arg::Int(last)];
             self.run(&invalidations::PRUNE, &few).await?;
         }

@@ -299,10 +299,8 @@ impl<DB: Driver> SqlStore<DB> {
                 Call::Invalidated(it) => Reply::Invalidated(self.invalidated(it).await?),
                 Call::Number(it) => Reply::Number(self.number(it).await?),
                 Call::Discard(it) => Reply::Discard(self.discard(it).await?),
-                Call::FoldAt(it) => Reply::FoldAt(self.fold_at(it).await?),
-                Call::InvalidatedForLong(it) => {
-                    Reply::InvalidatedForLong(self.invalidated_for_long(it).await?)
-                }
+                Call::LatestEpoch(_) => Reply::LatestEpoch(self.latest_epoch().await?),
+                Call::LatestNames(it) => Reply::LatestNames(self.latest_names(it).await?),
                 Call::Purge(it) => Reply::Purge(self.purge(it).await?),
                 Call::List(it) => Reply::List(self.list(it).await?),
                 Call::Latest(it) => Reply::Latest(self.latest(it).await?),
