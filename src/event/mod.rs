@@ -10,7 +10,6 @@ mod log;
 #[cfg(feature = "metrics")]
 pub(crate) mod metrics;
 mod observer;
-mod remedies;
 mod words;
 
 use std::{sync::Arc, time::Duration};

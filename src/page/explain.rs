@@ -1,7 +1,11 @@
 use std::{sync::Arc, time::Duration};
 
-use perennial_store::{Error, LockKind, LockName, Probe, error::words::seconds, name::visible};
-use serde::{Serialize, Serializer};
+use perennial_store::{
+    Error, LockKind, LockName, LockState, Probe,
+    error::words::{read_seconds, seconds},
+    words,
+};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{Freshness, Known, Pages, Version, flight::Facts};
 use crate::{
@@ -9,31 +13,105 @@ use crate::{
     policy::Refresh,
 };
 
-/// The answer that a request would get now; from [`Perennial::explain`](crate::Perennial::explain).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+/// The answer that a request would get now, with the facts that lead to it; from
+/// [`Perennial::explain`](crate::Perennial::explain). The crate `perennial-admin` words it for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Explanation {
     /// The answer. A request whose response is not known yet counts as [`Served::Generated`].
     pub served: Served,
-    /// The reason, in a sentence. After a failed generation of this process a second one has the error
-    /// with its causes, at most 1,000 bytes of them.
-    pub why: String,
-    /// What to change if another answer was expected.
-    pub remedy: &'static str,
     /// The [name of the layer](crate::layer::RefreshLayer::name).
     pub layer: String,
     /// The key; `None`: the request bypasses the cache before it has one.
     pub key: Option<String>,
-    /// The age of the version; `None`: there is none.
-    #[serde(rename = "age_s", serialize_with = "optional")]
-    pub age: Option<Duration>,
+    /// The version that is there; `None`: there is none, or nobody looked for one.
+    pub version: Option<ExplainedVersion>,
+    /// A process regenerates the page at the moment.
+    pub is_running: bool,
+    /// The state after a failed generation; `None`: the last one has not failed, or its cooldown is over.
+    pub cooldown: Option<ExplainedCooldown>,
+    /// The time for which the reason of a bypass holds that the last generation has shown; `None`: the
+    /// reason is in the request, or in the layer.
+    #[serde(
+        rename = "holds_for_s",
+        serialize_with = "optional",
+        deserialize_with = "read_optional"
+    )]
+    pub holds_for: Option<Duration>,
+    /// The names of the request's credentials (`Cookie`, `Authorization`) that the handler does not see.
+    pub hidden_headers: Vec<String>,
+}
+
+/// A version in an [`Explanation`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ExplainedVersion {
+    /// The place where the version was found.
+    pub place: Place,
+    /// The state of the version.
+    pub state: VersionState,
+    /// The age.
+    #[serde(
+        rename = "age_s",
+        serialize_with = "seconds",
+        deserialize_with = "read_seconds"
+    )]
+    pub age: Duration,
     /// The age at which the version is stale.
-    #[serde(rename = "interval_s", serialize_with = "optional")]
-    pub interval: Option<Duration>,
+    #[serde(
+        rename = "interval_s",
+        serialize_with = "seconds",
+        deserialize_with = "read_seconds"
+    )]
+    pub interval: Duration,
     /// The tags, with those of the parts.
     pub tags: Vec<String>,
     /// The keys of the parts.
     pub parts: Vec<String>,
+}
+
+/// The pause after a failed generation, in an [`Explanation`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ExplainedCooldown {
+    /// The time until the next attempt.
+    #[serde(
+        rename = "left_s",
+        serialize_with = "seconds",
+        deserialize_with = "read_seconds"
+    )]
+    pub left: Duration,
+    /// The number of failed generations in a row; `None`: this process alone knows of the failure.
+    pub failures: Option<u32>,
+    /// The error of the last one with its causes, at most 1,000 bytes of them; `None`: another process has
+    /// it in its log.
+    pub error: Option<String>,
+}
+
+words! {
+    /// The place of a version.
+    pub enum Place("place of a version") {
+        /// The memory of the process that explains.
+        Memory => "memory",
+        /// The database.
+        Database => "database",
+    }
+}
+
+words! {
+    /// The state of a version in an [`Explanation`].
+    pub enum VersionState("state of a version") {
+        /// Younger than its interval.
+        Fresh => "fresh",
+        /// Older than its interval.
+        Old => "old",
+        /// Invalidated, and still served.
+        Invalidated => "invalidated",
+        /// Too old to be served.
+        Expired => "expired",
+        /// Purged, and not served any more.
+        Purged => "purged",
+    }
 }
 
 fn optional<S: Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -43,23 +121,74 @@ fn optional<S: Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::
     }
 }
 
+fn read_optional<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    let seconds = Option::<f64>::deserialize(deserializer)?;
+    let time = seconds.map(Duration::try_from_secs_f64).transpose();
+    time.map_err(serde::de::Error::custom)
+}
+
 impl Explanation {
     /// Explains a request that bypasses the cache.
     pub(crate) fn bypass(why: Bypass) -> Self {
-        Self::new(Served::Bypass(why), why.text().to_owned())
+        Self::new(Served::Bypass(why))
     }
 
-    fn new(served: Served, why: String) -> Self {
+    fn new(served: Served) -> Self {
         Self {
             served,
-            why,
-            remedy: served.remedy(),
             layer: String::new(),
             key: None,
-            age: None,
-            interval: None,
-            tags: Vec::new(),
-            parts: Vec::new(),
+            version: None,
+            is_running: false,
+            cooldown: None,
+            holds_for: None,
+            hidden_headers: Vec::new(),
+        }
+    }
+
+    /// Adds what the page's lock shows of its regeneration. `failure`: the error of the last one, if this
+    /// process knows it.
+    fn with_lock(self, lock: &LockState, failure: Option<&str>) -> Self {
+        let is_over = lock.remaining.is_zero();
+        let cooldown = ExplainedCooldown {
+            left: lock.remaining,
+            failures: Some(lock.failures),
+            error: failure.map(str::to_owned),
+        };
+        Self {
+            is_running: lock.owned && !is_over,
+            cooldown: Some(cooldown).filter(|_| !lock.owned && !is_over),
+            ..self
+        }
+    }
+}
+
+impl ExplainedVersion {
+    fn new(version: &Version, facts: &Facts<'_>, place: Place) -> Self {
+        let meta = &version.page.meta;
+        let is_invalidated = version.invalidated(facts.list) != Freshness::Fresh;
+        Self {
+            place,
+            state: match version.freshness(facts) {
+                Freshness::Fresh => VersionState::Fresh,
+                Freshness::Stale if is_invalidated => VersionState::Invalidated,
+                Freshness::Stale => VersionState::Old,
+                Freshness::Expired => VersionState::Expired,
+                Freshness::Purged => VersionState::Purged,
+            },
+            age: version.age(facts.now),
+            interval: meta.terms(facts.policy).interval,
+            tags: meta.stored.tags.to_vec(),
+            parts: meta.stored.parts.to_vec(),
+        }
+    }
+
+    /// The answer to a request that finds this version.
+    fn served(&self) -> Served {
+        match self.state {
+            VersionState::Fresh => Served::Hit,
+            VersionState::Old | VersionState::Invalidated => Served::Stale,
+            VersionState::Expired | VersionState::Purged => Served::Generated,
         }
     }
 }
@@ -82,118 +211,62 @@ impl Pages {
             matches!(known, Known::Version(_)) || known.clone().look(&facts, || false).is_ok()
         });
         let (version, place) = match known {
-            Some(Known::Version(version)) => (version, "memory"),
+            Some(Known::Version(version)) => (version, Place::Memory),
             Some(Known::HitForPass { until, why, .. }) => {
-                let explanation = Explanation::bypass(why);
-                let left = (until - facts.now).as_secs();
-                let why = format!(
-                    "{} The last generation has shown this, and it holds for {left} s.",
-                    explanation.why
-                );
-                return Ok(Explanation { why, ..explanation });
+                return Ok(Explanation {
+                    holds_for: Some(until - facts.now),
+                    ..Explanation::bypass(why)
+                });
             }
             Some(Known::Cooldown { until, failure, .. }) => {
-                let mut explanation = in_cooldown((until - facts.now).as_secs());
-                explanation.why += &error_of(failure.as_deref());
-                return Ok(explanation);
+                let cooldown = ExplainedCooldown {
+                    left: until - facts.now,
+                    failures: None,
+                    error: failure.as_deref().map(str::to_owned),
+                };
+                return Ok(Explanation {
+                    cooldown: Some(cooldown),
+                    ..Explanation::new(Served::Unavailable)
+                });
             }
             None => {
                 let (name, asked) = (LockName::of(LockKind::Page, key), self.now());
                 let probed = self.store.call(Probe { name, known: 0 }).await?;
-                let lock = probed.lock;
                 let Some(entry) = probed.entry else {
-                    return Ok(match (lock.owned, lock.remaining.as_secs()) {
-                        _ if self.is_closing() => Explanation::bypass(Bypass::ShuttingDown),
-                        (true, 1..) => Explanation::new(
-                            Served::Collapsed,
-                            "No version is stored yet, and a process generates the first one."
-                                .to_owned(),
-                        ),
-                        (false, left @ 1..) => in_cooldown(left),
-                        _ => Explanation::new(
-                            Served::Generated,
-                            "No version is stored: the request generates the first one.".to_owned(),
-                        ),
-                    });
+                    return Ok(self.explain_missing(&probed.lock));
                 };
                 let version = Version::stored(key, entry, asked, policy, None);
-                (Arc::new(version), "the database")
+                (Arc::new(version), Place::Database)
             }
         };
-        let explanation = explain_version(&version, &self.facts(key, policy), place);
-        Ok(match explanation.served {
-            Served::Stale => self.explain_stale(explanation, key, &version).await,
+        let found = ExplainedVersion::new(&version, &self.facts(key, policy), place);
+        let explanation = Explanation::new(found.served());
+        let explanation = match explanation.served {
+            Served::Stale => {
+                let (name, known) = (LockName::of(LockKind::Page, key), i64::MAX);
+                match self.store.call(Probe { name, known }).await {
+                    Ok(probed) => explanation.with_lock(&probed.lock, version.failure.as_deref()),
+                    Err(_) => explanation,
+                }
+            }
             _ => explanation,
+        };
+        Ok(Explanation {
+            version: Some(found),
+            ..explanation
         })
     }
 
-    /// Adds the state of the regeneration, if the database has it.
-    async fn explain_stale(
-        &self,
-        mut explanation: Explanation,
-        key: &str,
-        version: &Version,
-    ) -> Explanation {
-        let probe = Probe {
-            name: LockName::of(LockKind::Page, key),
-            known: i64::MAX,
-        };
-        if let Ok(probed) = self.store.call(probe).await {
-            let lock = probed.lock;
-            match (lock.owned, lock.remaining.as_secs()) {
-                (true, 1..) => explanation.why += " A process regenerates it.",
-                (false, left @ 1..) => {
-                    let failed = format!(
-                        " The last regeneration has failed ({} in a row). The next attempt is in {left} s.",
-                        lock.failures
-                    );
-                    explanation.why += &failed;
-                    explanation.why += &error_of(version.failure.as_deref());
-                    explanation.remedy = Served::Failed.remedy();
-                }
-                _ => {}
-            }
+    /// Explains the answer to a request for a page without a version, whose lock is in this state.
+    fn explain_missing(&self, lock: &LockState) -> Explanation {
+        if self.is_closing() {
+            return Explanation::bypass(Bypass::ShuttingDown);
         }
-        explanation
+        let served = match (lock.owned, lock.remaining.is_zero()) {
+            (true, false) => Served::Collapsed,
+            (false, false) => Served::Unavailable,
+            (_, true) => Served::Generated,
+        };
+        Explanation::new(served).with_lock(lock, None)
     }
-}
-
-fn explain_version(version: &Version, facts: &Facts<'_>, place: &str) -> Explanation {
-    let (age, meta) = (version.age(facts.now), &version.page.meta);
-    let interval = meta.terms(facts.policy).interval;
-    let invalidated = version.invalidated(facts.list) != Freshness::Fresh;
-    let (served, state) = match version.freshness(facts) {
-        Freshness::Fresh => (Served::Hit, "is fresh"),
-        Freshness::Stale if invalidated => (Served::Stale, "was invalidated"),
-        Freshness::Stale => (Served::Stale, "is older than its interval"),
-        Freshness::Expired => (Served::Generated, "is too old to be served"),
-        Freshness::Purged => (Served::Generated, "was purged"),
-    };
-    let seconds = [age, interval].map(|time| time.as_secs());
-    let why = format!(
-        "The version in {place} {state}: {} s old, of an interval of {} s.",
-        seconds[0], seconds[1]
-    );
-    Explanation {
-        age: Some(age),
-        interval: Some(interval),
-        tags: meta.stored.tags.to_vec(),
-        parts: meta.stored.parts.to_vec(),
-        ..Explanation::new(served, why)
-    }
-}
-
-/// Returns a sentence with the error of a failure. Without a failure that this process knows, the log
-/// of another one has the error.
-fn error_of(failure: Option<&str>) -> String {
-    failure.map_or_else(String::new, |error| {
-        format!(" Its error: {}", visible(error))
-    })
-}
-
-fn in_cooldown(left: u64) -> Explanation {
-    let why = format!(
-        "There is no version, and the last generation has failed. The next attempt is in {left} s."
-    );
-    Explanation::new(Served::Unavailable, why)
 }

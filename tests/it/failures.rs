@@ -341,8 +341,9 @@ async fn the_inner_error_of_a_bypass_comes_through_as_it_is() {
         service.clone().oneshot(request.map(Body::new))
     });
     let explained = site.explain(service, "/").await.expect("answers");
-    let why = explained.expect("a layer answers").why;
-    assert!(why.contains(error), "{why}");
+    let cooldown = explained.expect("a layer answers").cooldown;
+    let known = cooldown.and_then(|cooldown| cooldown.error);
+    assert_eq!(known.as_deref(), Some(error));
 }
 
 /// An old version is served after a failure, which its explanation names.
@@ -356,8 +357,10 @@ async fn failure_behind_an_old_version_is_explained() {
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(get(app, "/").await.status, 200);
     let explained = site.explain(app.clone(), "/").await.expect("answers");
-    let why = explained.expect("a layer answers").why;
-    assert!(why.contains("the service answered 500"), "{why}");
+    let cooldown = explained.expect("a layer answers").cooldown;
+    let error = cooldown.and_then(|cooldown| cooldown.error);
+    let error = error.expect("is known");
+    assert!(error.contains("the service answered 500"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -30,17 +30,19 @@
 //! - An action on one entry or lock is refused if its fence is another one than the operator saw.
 //!   Actions are logged at INFO with the target `perennial_admin` and the user's name.
 //!
-//! The feature `page` is on by default. Without it the crate has the report and the list of
-//! processes, and no axum.
+//! The feature `page` is on by default. Without it the crate has the report, the list of processes
+//! and the words of an [explanation](reason), and no axum.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
+mod explanation;
 #[cfg(feature = "page")]
 mod page;
 mod processes;
 mod report;
 
+pub use explanation::{reason, remedy};
 #[cfg(feature = "page")]
 pub use page::{Access, Admin, CancellationToken};
 pub use processes::{Process, announce, processes};

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use clap::Args;
+use perennial::entries::Explanation;
+use perennial_admin::{reason, remedy};
 use serde_json::Value;
 use ureq::{
     Agent,
@@ -44,28 +46,29 @@ impl ExplainOptions {
             print::json(explanation);
             return Ok(());
         }
-        for (field, name) in [
-            ("served", "answer"),
-            ("why", "reason"),
-            ("remedy", "to change it"),
-            ("layer", "layer"),
-            ("key", "key"),
-            ("age_s", "age in seconds"),
-            ("interval_s", "interval in seconds"),
-            ("tags", "tags"),
-            ("parts", "parts"),
-        ] {
-            let text = match &explanation[field] {
-                Value::Null => continue,
-                Value::String(text) => text.clone(),
-                Value::Array(texts) if texts.is_empty() => continue,
-                Value::Array(texts) => {
-                    let texts: Vec<_> = texts.iter().filter_map(Value::as_str).collect();
-                    texts.join(", ")
-                }
-                other => other.to_string(),
-            };
-            print::line(&format!("{name:<20} {}", print::text(&text)));
+        let explanation: Explanation = serde_json::from_value(explanation).map_err(|error| {
+            Failure::Failed(format!(
+                "this release does not know the site's explanation, which is of another release ({error}): --json shows it as it is"
+            ))
+        })?;
+        let mut lines = vec![
+            ("answer", explanation.served.to_string()),
+            ("reason", reason(&explanation)),
+            ("to change it", remedy(&explanation).to_owned()),
+            ("layer", explanation.layer.clone()),
+        ];
+        lines.extend(explanation.key.map(|key| ("key", key)));
+        if let Some(version) = explanation.version {
+            let seconds = |time: Duration| time.as_secs_f64().to_string();
+            lines.push(("age in seconds", seconds(version.age)));
+            lines.push(("interval in seconds", seconds(version.interval)));
+            lines.push(("tags", version.tags.join(", ")));
+            lines.push(("parts", version.parts.join(", ")));
+        }
+        for (name, text) in lines {
+            if !text.is_empty() {
+                print::line(&format!("{name:<20} {}", print::text(&text)));
+            }
         }
         Ok(())
     }

@@ -79,14 +79,14 @@ async fn explanation(
                 Err(why) => Explanation::bypass(why),
                 Ok(generating) => {
                     let mut explanation = pages.explain(key, &layer.policy).await?;
-                    for name in [header::COOKIE, header::AUTHORIZATION] {
-                        if parts.headers.contains_key(&name)
-                            && !generating.headers().contains_key(&name)
-                        {
-                            explanation.why +=
-                                &format!(" The handler does not see the request's `{name}`.");
-                        }
-                    }
+                    let seen = generating.headers();
+                    explanation.hidden_headers = [header::COOKIE, header::AUTHORIZATION]
+                        .iter()
+                        .filter(|name| {
+                            parts.headers.contains_key(*name) && !seen.contains_key(*name)
+                        })
+                        .map(ToString::to_string)
+                        .collect();
                     explanation
                 }
             };

@@ -16,7 +16,7 @@ use super::{
     access::Viewer,
     html::{Failed, page},
 };
-use crate::time;
+use crate::{reason, remedy, time};
 
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct Asked {
@@ -64,15 +64,15 @@ fn shown(explanation: &Explanation) -> Markup {
     html! {
         table {
             tr { th scope="row" { "Answer" } td { (explanation.served) } }
-            tr { th scope="row" { "Reason" } td { (explanation.why) } }
-            tr { th scope="row" { "To change it" } td { (explanation.remedy) } }
+            tr { th scope="row" { "Reason" } td { (reason(explanation)) } }
+            tr { th scope="row" { "To change it" } td { (remedy(explanation)) } }
             tr { th scope="row" { "Layer" } td { (visible(&explanation.layer)) } }
             @if let Some(key) = &explanation.key { tr { th scope="row" { "Key" } td .key { code { (visible(key)) } } } }
-            @if let (Some(age), Some(interval)) = (explanation.age, explanation.interval) {
-                tr { th scope="row" { "Age" } td { (time(age)) ", of an interval of " (time(interval)) } }
-            }
-            @for (name, texts) in [("Tags", &explanation.tags), ("Parts", &explanation.parts)] {
-                @if !texts.is_empty() { tr { th scope="row" { (name) } td { (visible(&texts.join(", "))) } } }
+            @if let Some(version) = &explanation.version {
+                tr { th scope="row" { "Age" } td { (time(version.age)) ", of an interval of " (time(version.interval)) } }
+                @for (name, texts) in [("Tags", &version.tags), ("Parts", &version.parts)] {
+                    @if !texts.is_empty() { tr { th scope="row" { (name) } td { (visible(&texts.join(", "))) } } }
+                }
             }
         }
     }

@@ -93,6 +93,14 @@ pub fn seconds<S: serde::Serializer>(
     serializer.serialize_f64(time.as_secs_f64())
 }
 
+/// Reads a time in seconds.
+pub fn read_seconds<'de, D: serde::Deserializer<'de>>(
+    deserializer: D,
+) -> Result<std::time::Duration, D::Error> {
+    let seconds = <f64 as serde::Deserialize>::deserialize(deserializer)?;
+    std::time::Duration::try_from_secs_f64(seconds).map_err(serde::de::Error::custom)
+}
+
 /// Serializes a moment as seconds since 1970.
 pub fn unix_time<S: serde::Serializer>(
     at: &std::time::SystemTime,
