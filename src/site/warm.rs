@@ -15,7 +15,7 @@ use crate::{
     event::{Bypass, Event, Served},
     layer::{
         future::oneshot,
-        refresh::warm::{self, Purpose},
+        refresh::own_request::{OwnRequest, Purpose},
     },
     page::{
         Pages,
@@ -142,9 +142,9 @@ impl Perennial {
                 "{path:?} is no path: write one such as /books?page=1"
             )));
         };
-        warm::explanation_by(oneshot(service, get(request)))
-            .await
-            .transpose()
+        let own_request = OwnRequest::new(Purpose::Explain);
+        let _ = oneshot(service, get(request, &own_request)).await;
+        own_request.explanation().transpose()
     }
 
     async fn visit<S>(
@@ -194,12 +194,13 @@ impl Perennial {
     }
 }
 
-/// Returns a GET with the URI and the headers of this request.
-fn get(from: Request<()>) -> Request<Empty<Bytes>> {
+/// Returns a GET with the URI and the headers of this request, and the mark of the application.
+fn get(from: Request<()>, own_request: &OwnRequest) -> Request<Empty<Bytes>> {
     let (from, ()) = from.into_parts();
     let mut request = Request::new(Empty::new());
     *request.uri_mut() = from.uri;
     *request.headers_mut() = from.headers;
+    request.extensions_mut().insert(own_request.clone());
     request
 }
 
@@ -214,9 +215,10 @@ async fn answer<S>(
 where
     S: Service<Request<Empty<Bytes>>>,
 {
-    let visit = warm::own(oneshot(service, get(from)), purpose);
+    let own_request = OwnRequest::new(purpose);
+    let visit = oneshot(service, get(from, &own_request));
     match pages.permitted(caller, visit).await {
-        (Ok(_), served) => served,
-        (Err(_), _) => Some(Served::Failed),
+        Ok(_) => own_request.served(),
+        Err(_) => Some(Served::Failed),
     }
 }

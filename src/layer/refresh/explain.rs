@@ -4,7 +4,10 @@ use bytes::Bytes;
 use http::{HeaderName, Response, StatusCode, header, request::Parts};
 use sha2::{Digest, Sha256};
 
-use super::{request, warm};
+use super::{
+    own_request::{OwnRequest, Purpose},
+    request,
+};
 use crate::{
     event::Bypass,
     layer::{RefreshLayer, ResponseBody},
@@ -31,7 +34,8 @@ pub(super) fn is_asked(parts: &mut Parts, layer: &RefreshLayer) -> bool {
         }
         None => false,
     };
-    by_token || warm::explains()
+    let own = OwnRequest::of(&parts.extensions);
+    by_token || own.is_some_and(|own| own.is_for(Purpose::Explain))
 }
 
 /// Explains the answer to a request, as JSON. Generates and stores nothing.
@@ -59,7 +63,9 @@ pub(super) async fn explain<B, E>(
         let value = value.try_into().expect("a header's value");
         response.headers_mut().insert(name, value);
     }
-    warm::explained(explained);
+    if let Some(own) = OwnRequest::of(&parts.extensions) {
+        own.note_explanation(explained);
+    }
     Ok(response)
 }
 

@@ -4,12 +4,11 @@
 use std::any::{TypeId, type_name};
 
 use http::Extensions;
-use hyper::upgrade::OnUpgrade;
 use perennial_store::Fence;
 
 #[cfg(feature = "axum")]
 use super::routing;
-use super::{request::Generating, type_names};
+use super::{own_request::OwnRequest, request::Generating, type_names};
 
 /// The types of extensions that a layer knows: the router's, the server's, Perennial's own, and those
 /// that the site or the layer has declared.
@@ -76,7 +75,9 @@ impl Default for KnownTypes {
             Known::undeclared::<axum::extract::connect_info::MockConnectInfo<std::net::SocketAddr>>(
             ),
             // hyper adds this type to a GET that offers h2c.
-            Known::undeclared::<OnUpgrade>(),
+            #[cfg(feature = "axum")]
+            Known::undeclared::<hyper::upgrade::OnUpgrade>(),
+            Known::undeclared::<OwnRequest>(),
             Known::undeclared::<Generating>(),
             Known::undeclared::<Fence>(),
         ])

@@ -10,6 +10,7 @@ mod hit_values;
 pub(crate) mod keying;
 mod layer;
 mod outgoing;
+pub(crate) mod own_request;
 pub(super) mod request;
 mod respond;
 pub(crate) mod response_extensions;
@@ -18,7 +19,6 @@ mod routing;
 mod service;
 mod target;
 mod type_names;
-pub(crate) mod warm;
 
 pub use layer::RefreshLayer;
 pub use service::RefreshService;

@@ -5,8 +5,8 @@ use http::{Extensions, HeaderMap, Method, Request, Response, header, request::Pa
 use super::{
     hit_values::{HitFacts, HitValues},
     outgoing,
+    own_request::OwnRequest,
     request::matched,
-    warm,
 };
 use crate::{
     clock::Tick,
@@ -71,7 +71,7 @@ impl RefreshLayer {
             ),
             Answer::Pass(why) => return Err(why),
         };
-        self.served(how);
+        self.served(how, OwnRequest::of(&parts.extensions));
         let headers = response.headers().clone();
         let mut response = outgoing::give(&response, headers, parts.method == Method::HEAD);
         self.set_cache_status(response.headers_mut(), how);
@@ -97,7 +97,7 @@ impl RefreshLayer {
         let ttl = version.ttl(now, &self.policy, &self.pages.invalidations);
         let hit = HitFacts::new(made_at, now, ttl, self.policy.browser_cache);
         let how = made.unwrap_or(Handling::Hit { ttl: hit.ttl });
-        self.served(how);
+        self.served(how, OwnRequest::of(&parts.extensions));
         if hit.ttl < 0 && made.is_none() {
             let since = Duration::from_secs(hit.ttl.unsigned_abs());
             self.pages.observer().stale(since);
@@ -153,7 +153,8 @@ impl RefreshLayer {
         let made_at = version.made_at();
         let ttl = version.ttl(now, &self.policy, &self.pages.invalidations);
         let hit = HitFacts::new(made_at, now, ttl, self.policy.browser_cache);
-        self.served(Handling::Hit { ttl: hit.ttl });
+        let how = Handling::Hit { ttl: hit.ttl };
+        self.served(how, OwnRequest::of(&parts.extensions));
         let head = parts.method == Method::HEAD;
         let mut response =
             outgoing::give(&representation.content, representation.hit.clone(), head);
@@ -207,11 +208,13 @@ impl RefreshLayer {
         matched(extensions).unwrap_or("other").into()
     }
 
-    /// Counts a request by the terms of its `Cache-Status`.
+    /// Counts a request by the terms of its `Cache-Status`. `own`: the request is the application's.
     #[inline]
-    pub(super) fn served(&self, how: Handling) {
+    pub(super) fn served(&self, how: Handling, own: Option<&OwnRequest>) {
         self.pages.observer().counters().served(how.served());
-        warm::answered(how.served());
+        if let Some(own) = own {
+            own.note_served(how.served());
+        }
     }
 
     /// Says how a response came about.

@@ -11,8 +11,15 @@ use perennial_store::{error::BoxError, locked};
 use tower_service::Service;
 
 use super::{
-    admission::Admitted, disposition::is_failure, explain, generate::generate, keying::Resource,
-    outgoing, request, target::RequestHost, warm,
+    admission::Admitted,
+    disposition::is_failure,
+    explain,
+    generate::generate,
+    keying::Resource,
+    outgoing,
+    own_request::{OwnRequest, Purpose},
+    request,
+    target::RequestHost,
 };
 use crate::{
     event::{Bypass, Served},
@@ -120,14 +127,14 @@ where
             true => OwnWrites::of(&parts.headers, Issuer::of(&layer.pages)),
             false => None,
         };
-        let is_usual = run.is_none() && own.is_none() && !warm::forces();
+        let is_forced = OwnRequest::of(&parts.extensions)
+            .is_some_and(|request| request.is_for(Purpose::Regenerate));
+        let is_usual = run.is_none() && own.is_none() && !is_forced;
         match layer.pages.look(&resource.key, &layer.policy, now) {
             Ok(Answer::Version(version)) if is_usual => {
                 ResponseFuture::ready(layer.give(&version, &parts, now, None))
             }
-            Ok(answer)
-                if !warm::forces() && run.is_none() && !matches!(answer, Answer::Version(_)) =>
-            {
+            Ok(answer) if !is_forced && run.is_none() && !matches!(answer, Answer::Version(_)) => {
                 match layer.respond(answer, &parts, now, (Forward::Bypass, false), None) {
                     Ok(response) => ResponseFuture::ready(response),
                     Err(why) => pass(parts, body, why),
@@ -178,6 +185,7 @@ where
 {
     // The content that `run` generates is made from this response, which the layer would have stored.
     let run = request::run_of(&parts).filter(|run| run.is_generator() && why != Bypass::Method);
+    let own_request = OwnRequest::of(&parts.extensions).cloned();
     let request = Request::from_parts(parts, body);
     shared.layer.bypassed(&request, why);
     let response = call(shared.inner(), request).await;
@@ -203,7 +211,7 @@ where
         stored: false,
         collapsed: false,
     };
-    shared.layer.served(how);
+    shared.layer.served(how, own_request.as_ref());
     shared.layer.set_cache_status(response.headers_mut(), how);
     Ok(response.map(ResponseBody::streamed))
 }
@@ -251,33 +259,43 @@ where
         Err(why) => return pass(shared, (parts, body), Forward::Bypass, why).await,
     };
     let name = layer.name_in(&parts.extensions);
+    let own_request = OwnRequest::of(&parts.extensions).cloned();
+    let forced = own_request
+        .as_ref()
+        .filter(|request| request.is_for(Purpose::Regenerate));
     let make = || {
         let request = generating.clone().map(|()| ReqBody::default());
         let generator = generate(Arc::clone(&shared), request);
         Generate {
-            run: Some(Box::pin(warm::watched(generator))),
+            run: Some(match own_request.clone() {
+                Some(own_request) => Box::pin(own_request.watch(generator)),
+                None => Box::pin(generator),
+            }),
             layer: Arc::clone(&name),
-            is_requested: warm::forces(),
+            is_requested: forced.is_some(),
             readable: None,
             kept_briefly,
         }
     };
     let arrived = layer.pages.now();
-    let policy = warm::policy(layer.policy);
-    let (answer, leads) = match (warm::forces(), &run) {
-        (false, Some(run)) => {
+    let policy = match own_request {
+        Some(_) => OwnRequest::policy(layer.policy),
+        None => layer.policy,
+    };
+    let (answer, leads) = match (forced, &run) {
+        (None, Some(run)) => {
             let visit = layer
                 .pages
                 .visit_as_part(&resource.key, &policy, run, false, make);
             visit.await
         }
-        (true, _) => {
+        (Some(forced), _) => {
             layer
                 .pages
-                .regenerate(&resource.key, &policy, make, warm::failed)
+                .regenerate(&resource.key, &policy, make, || forced.has_failed())
                 .await
         }
-        (false, None) => {
+        (None, None) => {
             let mut accepts = Accepts::default();
             if let Some(own) = own {
                 accepts.not_before = own.wait_until_known(&layer.pages).await;

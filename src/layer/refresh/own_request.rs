@@ -1,0 +1,107 @@
+//! Requests that the application sends through its own router, by `warm`, `regenerate` and `explain`. An
+//! extension tells them from visitors' requests, and takes the layers' answers.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use http::Extensions;
+use perennial_store::{Error, locked};
+
+use crate::{
+    event::Served,
+    page::{Generated, explain::Explanation},
+    policy::Refresh,
+};
+
+/// The purpose of a request of the application.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Purpose {
+    Warm,
+    /// Also a fresh page is regenerated.
+    Regenerate,
+    Explain,
+}
+
+/// The extension of such a request.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnRequest {
+    purpose: Purpose,
+    answer: Arc<Answer>,
+}
+
+#[derive(Debug, Default)]
+struct Answer {
+    /// The answer of the layer that was the last to answer, which is the outermost one.
+    served: Mutex<Option<Served>>,
+    explanation: Mutex<Option<Result<Explanation, Error>>>,
+    /// A generator of the request has failed, panicked, or run out of time.
+    has_failed: AtomicBool,
+}
+
+impl OwnRequest {
+    pub(crate) fn new(purpose: Purpose) -> Self {
+        Self {
+            purpose,
+            answer: Arc::default(),
+        }
+    }
+
+    /// Returns the extension of a request of the application; `None`: the request is a visitor's.
+    #[inline]
+    pub(super) fn of(extensions: &Extensions) -> Option<&Self> {
+        extensions.get()
+    }
+
+    pub(super) fn is_for(&self, purpose: Purpose) -> bool {
+        self.purpose == purpose
+    }
+
+    /// Returns the layer's answer; `None`: no layer has answered.
+    pub(crate) fn served(&self) -> Option<Served> {
+        // A visitor with an old version gets no failure.
+        if self.has_failed() {
+            return Some(Served::Failed);
+        }
+        *locked(&self.answer.served)
+    }
+
+    /// Returns the layer's explanation; `None`: no layer has answered.
+    pub(crate) fn explanation(&self) -> Option<Result<Explanation, Error>> {
+        locked(&self.answer.explanation).take()
+    }
+
+    /// Returns true if a generator of this request has failed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.answer.has_failed.load(Relaxed)
+    }
+
+    pub(super) fn note_served(&self, served: Served) {
+        *locked(&self.answer.served) = Some(served);
+    }
+
+    pub(super) fn note_explanation(&self, explanation: Result<Explanation, Error>) {
+        *locked(&self.answer.explanation) = Some(explanation);
+    }
+
+    /// Returns the policy for this request, which waits for its own generator, and for no other process.
+    pub(super) fn policy(policy: Refresh) -> Refresh {
+        policy
+            .soft_timeout(policy.timeout)
+            .first_wait(Duration::ZERO)
+    }
+
+    /// Runs a generator of this request, and notes its failure.
+    pub(super) async fn watch(self, generator: impl Future<Output = Generated>) -> Generated {
+        // Until the generator ends: a panic and a timeout end it without a result.
+        self.answer.has_failed.store(true, Relaxed);
+        let generated = generator.await;
+        let has_failed = matches!(generated, Generated::Failed(_));
+        self.answer.has_failed.store(has_failed, Relaxed);
+        generated
+    }
+}
