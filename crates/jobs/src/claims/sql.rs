@@ -147,6 +147,7 @@ impl OnPool for Asked<'_> {
             _ => self.sql.to_owned(),
         };
         let statement = Statement::new(DB::DIALECT.side, "", &sql);
+        let statement = connections.guarded(&statement).await?;
         let again = |error: &_| is_contended::<DB>(error) || self.twice && is_broken::<DB>(error);
         let done = connections.run_while(again, &statement, self.arguments);
         let done = done.await?;

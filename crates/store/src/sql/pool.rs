@@ -168,7 +168,13 @@ pub struct Connections<DB: Driver> {
     limit: Duration,
     /// A statement that finds no free connection soon gets one beside the pool.
     is_urgent: bool,
+    /// Known once the server has answered.
+    guard: Arc<OnceLock<Guard>>,
 }
+
+/// A statement with the guard of the connections in its text.
+#[derive(Clone, Debug)]
+pub struct Guarded(Statement);
 
 impl<DB: Driver> Connections<DB> {
     /// Returns the connections for a statement that does not wait until the application gives one back: the
@@ -179,6 +185,7 @@ impl<DB: Driver> Connections<DB> {
             server: Arc::clone(&self.server),
             limit: self.limit,
             is_urgent: true,
+            guard: Arc::clone(&self.guard),
         }
     }
 
@@ -234,15 +241,17 @@ impl<DB: Driver> Connections<DB> {
         })
     }
 
-    async fn guard(&self) -> Result<Guard, sqlx::Error> {
+    async fn guard(&self) -> Result<&Guard, sqlx::Error> {
         let settings = self.settings().await?;
-        let side = self.server.side::<DB>(settings);
-        Ok(Guard::new(
-            side,
-            self.server.is_shared,
-            settings,
-            self.limit,
-        ))
+        Ok(self.guard.get_or_init(|| {
+            let side = self.server.side::<DB>(settings);
+            Guard::new(side, self.server.is_shared, settings, self.limit)
+        }))
+    }
+
+    /// Returns a statement as it is sent over these connections.
+    pub async fn guarded(&self, statement: &Statement) -> Result<Guarded, sqlx::Error> {
+        Ok(Guarded(self.guard().await?.guarded(statement)))
     }
 
     async fn borrow(&self) -> Result<Borrowed<DB>, sqlx::Error> {
@@ -299,7 +308,7 @@ impl<DB: Driver> Connections<DB> {
             let Some(alone) = &alone else {
                 return Ok(borrowed);
             };
-            let done = run_on::<DB>(borrowed.connection(), &guard, alone, &[]).await;
+            let done = run_on::<DB>(borrowed.connection(), guard, alone, &[]).await;
             let Err(error) = done else {
                 return Ok(borrowed);
             };
@@ -352,11 +361,21 @@ impl<DB: Driver> Connections<DB> {
         done
     }
 
+    /// Runs a statement whose text is written for this call alone, as [`run`](Self::run) does.
+    pub async fn run_new(
+        &self,
+        statement: &Statement,
+        arguments: &[Arg<'_>],
+    ) -> Result<Done<DB>, sqlx::Error> {
+        let statement = self.guarded(statement).await?;
+        self.run(&statement, arguments).await
+    }
+
     /// Runs a statement whose repetition does no harm. Repeats it after a broken connection, and
     /// where another statement was faster.
     pub async fn run(
         &self,
-        statement: &Statement,
+        statement: &Guarded,
         arguments: &[Arg<'_>],
     ) -> Result<Done<DB>, sqlx::Error> {
         let again = |error: &_| is_broken::<DB>(error) || is_contended::<DB>(error);
@@ -367,21 +386,10 @@ impl<DB: Driver> Connections<DB> {
     pub async fn run_while(
         &self,
         again: impl Fn(&sqlx::Error) -> bool,
-        statement: &Statement,
+        Guarded(statement): &Guarded,
         arguments: &[Arg<'_>],
     ) -> Result<Done<DB>, sqlx::Error> {
         let guard = self.guard().await?;
-        self.repeat(again, &guard, &guard.guarded(statement), arguments)
-            .await
-    }
-
-    async fn repeat(
-        &self,
-        again: impl Fn(&sqlx::Error) -> bool,
-        guard: &Guard,
-        statement: &Statement,
-        arguments: &[Arg<'_>],
-    ) -> Result<Done<DB>, sqlx::Error> {
         let backoff = |tries| Backoff::new(STATEMENT_PAUSES).random().tries(tries);
         let [mut lost, mut broken] = TRIES.map(backoff);
         let mut left = backoff(TRIES_ELSEWHERE);
@@ -504,6 +512,7 @@ impl AnyPool {
                     server: Arc::clone(server),
                     limit,
                     is_urgent: false,
+                    guard: Arc::default(),
                 }
             };
         }

@@ -37,7 +37,7 @@ pub(super) async fn prepare<DB: Driver>(
     let version = Statement::new(side, prefix, tables::VERSION);
     // The usual case changes nothing: it needs no right to write and waits for no other writer. An
     // error here, such as a missing table, occurs again below if it matters.
-    if let Ok(done) = connections.run(&version, &[]).await
+    if let Ok(done) = connections.run_new(&version, &[]).await
         && let Some(row) = done.rows.first()
         && pending(steps, row.number(0).map_err(failed::<DB>)?)?.is_empty()
     {

@@ -1,7 +1,7 @@
 use bytes::Bytes;
 use http::{Response, StatusCode};
 
-use super::{Answer, LEAST, SqlStore};
+use super::{Answer, LEAST, SqlStore, Template};
 use crate::{
     calls::{Evict, Latest, List, Probe, PruneEntries, Publish, Purge, Remove},
     clock::{FOREVER, duration, micros},
@@ -173,7 +173,8 @@ impl<DB: Driver> SqlStore<DB> {
             }
             if !names.is_empty() {
                 let latest = vec![Arg::Int(latest)];
-                self.run_listed(entries::EVICT, latest, &names).await?;
+                let evict = Template::new([entries::EVICT]);
+                self.run_listed(evict, latest, &names).await?;
                 return Ok(freed);
             }
         }

@@ -1,6 +1,6 @@
 use std::collections::HashMap;
 
-use super::{Answer, LEAST, SqlStore};
+use super::{Answer, LEAST, SqlStore, Template};
 use crate::{
     calls::{
         Discard, Invalidate, Invalidated, LatestNames, MOST_NAMES, Number, PruneInvalidations,
@@ -26,6 +26,7 @@ impl<DB: Driver> SqlStore<DB> {
 
     async fn invalidate_all(&self, names: &[impl AsRef<str>]) -> Answer<i64> {
         let invalidate = invalidations::INVALIDATE.of(self.side().await?);
+        let invalidate = Template::new([invalidate]);
         let done = self.run_listed(invalidate, Vec::new(), names).await?;
         Ok(number(&done)?.ok_or("the database gave no epoch")?)
     }
@@ -45,21 +46,22 @@ impl<DB: Driver> SqlStore<DB> {
     /// Carries out the call with these keys in the place of its own.
     async fn synced(&self, call: &Invalidated, keys: &[String]) -> Answer<Synced> {
         let names: Vec<_> = keys.iter().map(|key| bounded(key)).collect();
-        let mut text = invalidations::INVALIDATED.to_owned();
+        let mut parts = [invalidations::INVALIDATED, "", ""];
         let most = i64::try_from(call.most).unwrap_or(i64::MAX);
         let since = if most > 0 { call.since } else { i64::MAX };
         let mut arguments = vec![Arg::Int(since), Arg::Int(most)];
         if call.most > 0 {
-            text.push_str(invalidations::COMMITTED);
+            parts[1] = invalidations::COMMITTED;
             arguments.push(Arg::Text(match &*call.after {
                 "" => LEAST,
                 after => after,
             }));
         }
         if !names.is_empty() {
-            text.push_str(invalidations::AWAITED);
+            parts[2] = invalidations::AWAITED;
         }
-        let done = self.run_listed(&text, arguments, &names).await?;
+        let template = Template::new(parts);
+        let done = self.run_listed(template, arguments, &names).await?;
         let mut synced = Synced::default();
         let mut states = HashMap::new();
         for row in &done.rows {
@@ -103,8 +105,8 @@ impl<DB: Driver> SqlStore<DB> {
                     numbered.left.extend(one.left);
                 }
                 Err(error) if is_refusal::<DB>(&error) => {
-                    let take =
-                        self.run_listed(invalidations::TAKE, Vec::new(), std::slice::from_ref(id));
+                    let take = Template::new([invalidations::TAKE]);
+                    let take = self.run_listed(take, Vec::new(), std::slice::from_ref(id));
                     if let Some(row) = take.await?.rows.first() {
                         let row = outbox_row::<DB>(row)?;
                         numbered.failed.push((row, error.to_string()));
@@ -118,9 +120,8 @@ impl<DB: Driver> SqlStore<DB> {
 
     async fn number_all(&self, ids: &[String]) -> Answer<Numbered> {
         if self.side().await? == Side::Postgres {
-            let done = self
-                .run_listed(invalidations::NUMBER, Vec::new(), ids)
-                .await?;
+            let number = Template::new([invalidations::NUMBER]);
+            let done = self.run_listed(number, Vec::new(), ids).await?;
             let rows = done.rows.iter();
             let rows = rows.map(|row| Ok((outbox_row::<DB>(row)?, row.number(2)?)));
             return Ok(Numbered {
@@ -128,9 +129,8 @@ impl<DB: Driver> SqlStore<DB> {
                 ..Numbered::default()
             });
         }
-        let taken = self
-            .run_listed(invalidations::TAKE, Vec::new(), ids)
-            .await?;
+        let take = Template::new([invalidations::TAKE]);
+        let taken = self.run_listed(take, Vec::new(), ids).await?;
         let rows: Vec<_> = taken
             .rows
             .iter()
@@ -156,8 +156,8 @@ impl<DB: Driver> SqlStore<DB> {
 
     /// Removes rows of the outbox. Returns the ids of those that somebody has locked.
     async fn remove_numbered(&self, ids: &[String]) -> Answer<Vec<String>> {
-        let remove = invalidations::REMOVE;
-        match self.run_listed(remove, Vec::new(), ids).await {
+        let remove = Template::new([invalidations::REMOVE]);
+        match self.run_listed(remove.clone(), Vec::new(), ids).await {
             Ok(_) => return Ok(Vec::new()),
             Err(error) if !is_refusal::<DB>(&error) => return Err(error),
             Err(_) if ids.len() < 2 => return Ok(ids.to_vec()),
@@ -166,7 +166,7 @@ impl<DB: Driver> SqlStore<DB> {
         let mut left = Vec::new();
         for id in ids {
             match self
-                .run_listed(remove, Vec::new(), std::slice::from_ref(id))
+                .run_listed(remove.clone(), Vec::new(), std::slice::from_ref(id))
                 .await
             {
                 Ok(_) => {}

@@ -5,22 +5,25 @@ mod invalidations;
 pub mod locks;
 mod requests;
 
-use std::sync::{
-    OnceLock,
-    atomic::{AtomicU64, Ordering::Relaxed},
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use futures_util::future::BoxFuture;
-use tokio::sync::Mutex;
 
 use crate::{
     calls::{Backend, Call, CallFuture, MOST_NAMES, Reply},
     error::{BoxError, Error, Unfit},
+    locked,
     name::{LockName, bounded},
     rows::LeaseRow,
     sql::{
         file::DatabaseFile,
-        pool::Connections,
+        pool::{Connections, Guarded},
         run::{Arg, Cells, Done, Driver, Statement, has_code},
         schema,
         statements::{Side, Sides, listed, tables},
@@ -41,13 +44,43 @@ const ROOM: [usize; 3] = [1, 8, 64];
 pub struct SqlStore<DB: Driver> {
     connections: Connections<DB>,
     tables: Tables,
+    /// The statements that have run before.
+    texts: Mutex<HashMap<Template, Arc<Guarded>>>,
     /// The database's file, once the tables are there.
     file: OnceLock<Option<DatabaseFile>>,
     /// The error of the last failed attempt to prepare the tables, for the steps that waited for
     /// this attempt.
-    failed: Mutex<Option<Error>>,
+    failed: tokio::sync::Mutex<Option<Error>>,
     /// The number of failed attempts.
     failures: AtomicU64,
+}
+
+/// What the text of a statement is written from.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Template {
+    /// The parts of the template, one after the other.
+    parts: [&'static str; 3],
+    /// The first and the last argument in the place of `{names}`.
+    names: Option<[usize; 2]>,
+}
+
+impl Template {
+    fn new<const N: usize>(parts: [&'static str; N]) -> Self {
+        let mut all = [""; 3];
+        all[..N].copy_from_slice(&parts);
+        Self {
+            parts: all,
+            names: None,
+        }
+    }
+
+    fn write(&self) -> String {
+        let template = self.parts.concat();
+        match self.names {
+            Some([first, last]) => listed(&template, first..=last),
+            None => template,
+        }
+    }
 }
 
 impl<DB: Driver> SqlStore<DB> {
@@ -56,8 +89,9 @@ impl<DB: Driver> SqlStore<DB> {
         Self {
             connections,
             tables,
+            texts: Mutex::default(),
             file: OnceLock::new(),
-            failed: Mutex::new(None),
+            failed: tokio::sync::Mutex::new(None),
             failures: AtomicU64::new(0),
         }
     }
@@ -109,14 +143,14 @@ impl<DB: Driver> SqlStore<DB> {
             "" => None,
             place => {
                 let place = Statement::new(side, prefix, place);
-                let place = connections.run(&place, &[]).await;
+                let place = connections.run_new(&place, &[]).await;
                 let place =
                     place.and_then(|done| done.rows.first().map_or(Ok(None), |row| row.text(0)));
                 place.map_err(|error| Error::database("cannot find the tables' schema", error))?
             }
         };
         let id = Statement::new(side, prefix, tables::ID);
-        let id = connections.run(&id, &[]).await;
+        let id = connections.run_new(&id, &[]).await;
         let id = id.and_then(|done| done.rows.first().map_or(Ok(None), |row| row.int(0)));
         let id =
             id.map_err(|error| Error::database("cannot read the number of the site", error))?;
@@ -131,7 +165,7 @@ impl<DB: Driver> SqlStore<DB> {
     /// key are found.
     async fn check_encoding(&self) -> Result<(), Error> {
         let pragma = Statement::new(Side::Sqlite, "", "PRAGMA encoding");
-        let done = self.connections.run(&pragma, &[]).await;
+        let done = self.connections.run_new(&pragma, &[]).await;
         let encoding = done.and_then(|done| done.rows.first().map_or(Ok(None), |row| row.text(0)));
         let encoding = encoding
             .map_err(|error| Error::database("cannot ask the database for its encoding", error))?;
@@ -148,7 +182,7 @@ impl<DB: Driver> SqlStore<DB> {
     async fn advise(&self) {
         let ask = async |pragma: &str| {
             let pragma = Statement::new(Side::Sqlite, "", pragma);
-            let done = self.connections.run(&pragma, &[]).await.ok()?;
+            let done = self.connections.run_new(&pragma, &[]).await.ok()?;
             let row = done.rows.into_iter().next()?;
             row.text(0).ok().flatten().or(row
                 .int(0)
@@ -182,9 +216,21 @@ impl<DB: Driver> SqlStore<DB> {
         schema::remake(&self.connections, side, prefix, tables::STEPS).await
     }
 
-    async fn statement(&self, sides: &Sides) -> Result<Statement, Error> {
+    async fn statement(&self, sides: &Sides) -> Answer<Arc<Guarded>> {
         let side = self.side().await?;
-        Ok(Statement::new(side, self.tables.prefix(), sides.of(side)))
+        self.text(Template::new([sides.of(side)])).await
+    }
+
+    /// Returns a statement as it is sent. Its text is written once.
+    async fn text(&self, template: Template) -> Answer<Arc<Guarded>> {
+        if let Some(text) = locked(&self.texts).get(&template) {
+            return Ok(Arc::clone(text));
+        }
+        let side = self.side().await?;
+        let text = Statement::new(side, self.tables.prefix(), &template.write());
+        let text = Arc::new(self.connections.guarded(&text).await?);
+        locked(&self.texts).insert(template, Arc::clone(&text));
+        Ok(text)
     }
 
     async fn run(&self, sides: &Sides, arguments: &[Arg<'_>]) -> Answer<Done<DB>> {
@@ -192,11 +238,7 @@ impl<DB: Driver> SqlStore<DB> {
         self.run_statement(&statement, arguments).await
     }
 
-    async fn run_statement(
-        &self,
-        statement: &Statement,
-        arguments: &[Arg<'_>],
-    ) -> Answer<Done<DB>> {
+    async fn run_statement(&self, statement: &Guarded, arguments: &[Arg<'_>]) -> Answer<Done<DB>> {
         let done = self.connections.run(statement, arguments).await;
         done.map_err(|error| match has_code::<DB>(&error, DB::DIALECT.unfit) {
             true => BoxError::from(Unfit(error.into())),
@@ -209,20 +251,18 @@ impl<DB: Driver> SqlStore<DB> {
     /// few lengths, and repeats its last name.
     async fn run_listed<'a>(
         &self,
-        text: &str,
+        mut template: Template,
         mut arguments: Vec<Arg<'a>>,
         names: &'a [impl AsRef<str>],
     ) -> Answer<Done<DB>> {
-        let side = self.side().await?;
-        let mut text = text.to_owned();
         if let Some(last) = names.last() {
             let room = ROOM.into_iter().find(|room| *room >= names.len());
             let (room, before) = (room.unwrap_or(MOST_NAMES), arguments.len());
             let padded = names.iter().chain(std::iter::repeat(last)).take(room);
             arguments.extend(padded.map(|name| Arg::Text(name.as_ref())));
-            text = listed(&text, before + 1..=before + room);
+            template.names = Some([before + 1, before + room]);
         }
-        let statement = Statement::new(side, self.tables.prefix(), &text);
+        let statement = self.text(template).await?;
         self.run_statement(&statement, &arguments).await
     }
 
