@@ -167,7 +167,7 @@ impl Pages {
             if self.store.fails()
                 && let Shown::Alive(_) = &*attempt.borrow()
             {
-                return Err(Arc::new(Error::step("sync", "it failed a moment ago")));
+                return Err(Arc::new(Error::failing("sync")));
             }
             // The runtime of an attempt may stand still. The attempt counts as dead after this
             // time, and is replaced.

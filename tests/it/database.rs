@@ -215,7 +215,7 @@ async fn refused(
 
 #[tokio::test]
 async fn database_that_cannot_be_opened_is_an_error_with_a_remedy() {
-    use ErrorKind::{Database, Invalid, Schema};
+    use ErrorKind::{Database, Invalid, Schema, Unreachable};
 
     let folder = Folder::new();
     refused(
@@ -231,9 +231,9 @@ async fn database_that_cannot_be_opened_is_an_error_with_a_remedy() {
     )
     .await;
     let a_folder = format!("sqlite://{}", folder.path().display());
-    refused(Perennial::open(&a_folder), Database, "unable to open").await;
+    refused(Perennial::open(&a_folder), Unreachable, "unable to open").await;
     let nowhere = format!("sqlite://{}/no/such/site.db", folder.path().display());
-    refused(Perennial::open(&nowhere), Database, "unable to open").await;
+    refused(Perennial::open(&nowhere), Unreachable, "unable to open").await;
     refused(Perennial::open("sqlite://"), Invalid, "names no file").await;
     let no_option = format!("{}?colour=red", folder.url());
     refused(Perennial::open(&no_option), Database, "colour").await;

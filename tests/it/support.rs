@@ -47,8 +47,8 @@ pub(crate) const HANG: Duration = Duration::from_secs(60);
 
 /// Returns true if the database failed, or did not answer in time.
 pub(crate) fn is_database(error: &perennial::Error) -> bool {
-    use perennial::ErrorKind::{Database, Timeout};
-    matches!(error.kind(), Database | Timeout)
+    use perennial::ErrorKind::{Database, Failing, Timeout, Unreachable};
+    matches!(error.kind(), Database | Failing | Timeout | Unreachable)
 }
 
 /// Returns the name of a page's lock.

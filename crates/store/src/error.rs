@@ -29,8 +29,12 @@ words! {
         /// A URL, key, table prefix or other setting cannot be used; the message says what to write
         /// instead.
         Invalid => "invalid",
-        /// The database refused a statement or cannot be reached.
+        /// The database refused a statement, or its answer cannot be read.
         Database => "database",
+        /// The database cannot be reached: there was no connection in time, or the connection broke.
+        Unreachable => "unreachable",
+        /// The database was not asked, as it failed a moment ago. One request a second asks.
+        Failing => "failing",
         /// The database did not answer within the statement
         /// timeout, or within the limit that the method names.
         Timeout => "timeout",
@@ -97,8 +101,20 @@ impl Error {
         }))
     }
 
+    /// Returns the error of a database, whose kind follows from the cause.
     pub fn database(message: impl Into<String>, source: impl Into<BoxError>) -> Self {
-        Self::caused(ErrorKind::Database, message, source)
+        let source = source.into();
+        let kind = match source.downcast_ref() {
+            Some(error) if is_unreachable(error) => ErrorKind::Unreachable,
+            _ => ErrorKind::Database,
+        };
+        Self::caused(kind, message, source)
+    }
+
+    /// Returns the error of a step that was not tried.
+    pub fn failing(step: &str) -> Self {
+        let message = format!("{step}: the database failed a moment ago");
+        Self::with_message(ErrorKind::Failing, message)
     }
 
     pub fn step(step: &str, source: impl Into<BoxError>) -> Self {
@@ -133,6 +149,21 @@ impl Error {
         );
         Self::with_message(ErrorKind::Unavailable, message)
     }
+}
+
+/// Returns true for a server that takes no connection or ends it, and for a file that cannot be opened.
+fn is_unreachable(error: &sqlx::Error) -> bool {
+    use sqlx::Error::{Io, PoolClosed, PoolTimedOut, Protocol, Tls, WorkerCrashed};
+    if let Some(code) = error.as_database_error().and_then(|error| error.code()) {
+        // SQLSTATEs: a connection exception, too many connections, a shutdown or a start; and SQLITE_CANTOPEN.
+        let is_state = code.len() == 5;
+        return is_state && (code.starts_with("08") || code.starts_with("57P"))
+            || ["53300", "14"].contains(&&*code);
+    }
+    matches!(
+        error,
+        Io(_) | PoolClosed | PoolTimedOut | Protocol(_) | Tls(_) | WorkerCrashed
+    )
 }
 
 /// Returns the message of an error and the messages of its causes, in one line.
@@ -211,5 +242,18 @@ mod tests {
         for part in ["kind: Database", "publish", "no route to host"] {
             assert!(debug.contains(part), "{debug}");
         }
+    }
+
+    #[test]
+    fn kind_says_whether_the_database_was_reached() {
+        let broken = sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into());
+        for (source, kind) in [
+            (sqlx::Error::PoolTimedOut, ErrorKind::Unreachable),
+            (broken, ErrorKind::Unreachable),
+            (sqlx::Error::RowNotFound, ErrorKind::Database),
+        ] {
+            assert_eq!(Error::step("publish", source).kind(), kind);
+        }
+        assert_eq!(Error::failing("sync").kind(), ErrorKind::Failing);
     }
 }

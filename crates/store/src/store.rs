@@ -118,7 +118,7 @@ impl Store {
         if let Some(tried) = &mut *locked(&self.0.unread) {
             let now = Instant::now();
             if now < *tried + RECHECK {
-                return Err(Error::step(S::NAME, "it failed a moment ago"));
+                return Err(Error::failing(S::NAME));
             }
             *tried = now;
         }
