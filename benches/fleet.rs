@@ -92,8 +92,8 @@ async fn main() {
         databases.extend(std::env::var(variable).ok().map(|url| (name, url)));
     }
     let generator = Duration::from_millis(if all { 8000 } else { 50 });
-    let cases: &[_] = match all {
-        true => &[
+    let cases: &[_] = if all {
+        &[
             (1, 100),
             (3, 1),
             (3, 100),
@@ -101,8 +101,9 @@ async fn main() {
             (10, 1),
             (10, 100),
             (10, 2000),
-        ],
-        false => &[(2, 3)],
+        ]
+    } else {
+        &[(2, 3)]
     };
     for (name, url) in &databases {
         for (processes, pages) in cases {

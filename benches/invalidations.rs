@@ -15,9 +15,10 @@ fn main() {
     let mut counts: Vec<u32> = counts.collect();
     if counts.is_empty() {
         // As a test, the benchmark only has to run.
-        counts = match std::env::args().any(|argument| argument == "--bench") {
-            true => vec![0, 100_000, 1_000_000, 10_000_000],
-            false => vec![0, 1000],
+        counts = if std::env::args().any(|argument| argument == "--bench") {
+            vec![0, 100_000, 1_000_000, 10_000_000]
+        } else {
+            vec![0, 1000]
         };
     }
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");

@@ -42,9 +42,10 @@ pub(crate) fn of_request<'a>(
     if whole.query().is_none() && is_plain(path) {
         return Some(Cow::Borrowed(path));
     }
-    let path = match is_plain(path) || is_routed() {
-        true => Cow::Borrowed(path),
-        false => normal(path, Part::Path),
+    let path = if is_plain(path) || is_routed() {
+        Cow::Borrowed(path)
+    } else {
+        normal(path, Part::Path)
     };
     let query = normal(whole.query().unwrap_or_default(), Part::Query);
     let query = match counts {
@@ -124,9 +125,10 @@ pub(crate) fn normal(text: &str, part: Part) -> Cow<'_, str> {
             None => normal.push(char::from(byte)),
         }
     }
-    match normal == text {
-        true => Cow::Borrowed(text),
-        false => Cow::Owned(normal),
+    if normal == text {
+        Cow::Borrowed(text)
+    } else {
+        Cow::Owned(normal)
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
 
 use crate::{
     clock::{YEAR, duration, micros},
-    timing,
+    timing::{self, Pauses},
 };
 
 /// One day, for intervals: `Refresh::every(30 * DAY)`.
@@ -250,8 +250,8 @@ impl Refresh {
 
     pub(crate) fn cooldown_time(&self) -> Duration {
         let default = || {
-            let [least, most] = timing::COOLDOWN;
-            self.interval.clamp(least, most)
+            self.interval
+                .clamp(timing::SHORTEST_COOLDOWN, timing::LONGEST_COOLDOWN)
         };
         self.cooldown.unwrap_or_else(default)
     }
@@ -260,7 +260,7 @@ impl Refresh {
     /// failure before, up to the cooldown.
     pub(crate) fn cooldown_after(&self, failures: u32) -> Duration {
         let longest = self.cooldown_time();
-        timing::pause_after(failures, [timing::FIRST_COOLDOWN, longest])
+        Pauses::growing(timing::FIRST_COOLDOWN, longest).after(failures)
     }
 
     /// Returns the interval of a key whose place in the spread is `unit` (0 to 1).
@@ -271,13 +271,13 @@ impl Refresh {
         part(self.interval, 1.0 - self.jitter * unit)
     }
 
-    /// Returns the interval, counted from the publish at `written`, of a version whose generator
-    /// began at `began`. Both times are in microseconds since 1970. `None`: no schedule decides.
+    /// Returns the interval, counted from the publish, of a version that was generated at these times.
+    /// `None`: no schedule decides.
     /// `unit`: as for [`interval_at`](Self::interval_at). After a panic of the schedule, which an error
     /// in the log tells, the version is stale after the cooldown.
-    pub(crate) fn scheduled(&self, [began, written]: [i64; 2], unit: f64) -> Option<Duration> {
+    pub(crate) fn scheduled(&self, times: GenerationTimes, unit: f64) -> Option<Duration> {
         let schedule = self.schedule?;
-        let began = SystemTime::UNIX_EPOCH + duration(began);
+        let began = SystemTime::UNIX_EPOCH + duration(times.began);
         let spread = self.jitter * unit;
         let next = catch_unwind(|| {
             let first = schedule.next(began)?;
@@ -296,8 +296,17 @@ impl Refresh {
         let stale_at = first + part(between.unwrap_or_default(), spread);
         let stale_at = stale_at.duration_since(SystemTime::UNIX_EPOCH);
         let stale_at = micros(stale_at.unwrap_or_default());
-        Some(duration(stale_at.saturating_sub(written)))
+        Some(duration(stale_at.saturating_sub(times.published)))
     }
+}
+
+/// When a version was generated, in microseconds since 1970: by the database's clock or, without a lease, by
+/// the process's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GenerationTimes {
+    /// The begin of the generator.
+    pub(crate) began: i64,
+    pub(crate) published: i64,
 }
 
 impl From<&Self> for Refresh {
@@ -377,18 +386,24 @@ mod tests {
 
     #[test]
     fn scheduled_pages_are_spread_after_the_occurrence() {
-        let (began, written) = (micros(10 * DAY), micros(10 * DAY + HOUR));
+        let (began, published) = (micros(10 * DAY), micros(10 * DAY + HOUR));
         let interval = |spread, unit| {
             let policy = Refresh::on(&AtSix).jitter(spread);
-            policy.scheduled([began, written], unit)
+            let times = GenerationTimes { began, published };
+            policy.scheduled(times, unit)
         };
         assert_eq!(interval(0.0, 1.0), Some(5 * HOUR));
         assert_eq!(interval(0.5, 0.0), Some(5 * HOUR));
         assert_eq!(interval(0.5, 1.0), Some(5 * HOUR + DAY / 2));
         // The occurrence came while the page was generated.
-        let late = Refresh::on(&AtSix).scheduled([began, micros(10 * DAY + 7 * HOUR)], 0.0);
+        let late = GenerationTimes {
+            began,
+            published: micros(10 * DAY + 7 * HOUR),
+        };
+        let late = Refresh::on(&AtSix).scheduled(late, 0.0);
         assert_eq!(late, Some(Duration::ZERO));
-        assert_eq!(Refresh::every(DAY).scheduled([began, written], 0.0), None);
+        let times = GenerationTimes { began, published };
+        assert_eq!(Refresh::every(DAY).scheduled(times, 0.0), None);
         assert_eq!(Refresh::on(&AtSix), Refresh::on(&AtSix));
     }
 }

@@ -1,21 +1,21 @@
 use std::time::Duration;
 
 pub(crate) use perennial_store::timing::{
-    BRIEF_RETENTION, Backoff, DATABASE_PATIENCE, LEASE, RECHECK, STATEMENT_TIMEOUT, pause_after,
+    BRIEF_RETENTION, Backoff, DATABASE_PATIENCE, LEASE, Pauses, RECHECK, STATEMENT_TIMEOUT,
     random_unit,
 };
 
 /// The pauses between two questions to the store while visitors wait for another process's
 /// generator.
-pub(crate) const POLL_PAUSES: [Duration; 2] =
-    [Duration::from_millis(20), Duration::from_millis(500)];
+pub(crate) const POLL_PAUSES: Pauses =
+    Pauses::growing(Duration::from_millis(20), Duration::from_millis(500));
 
 /// The pauses between two tries to publish.
-pub(crate) const PUBLISH_PAUSES: [Duration; 2] = [Duration::from_millis(100), RECHECK];
+pub(crate) const PUBLISH_PAUSES: Pauses = Pauses::growing(Duration::from_millis(100), RECHECK);
 
 /// The pauses between two tries of an invalidation.
-pub(crate) const INVALIDATE_PAUSES: [Duration; 2] =
-    [Duration::from_millis(100), Duration::from_secs(5)];
+pub(crate) const INVALIDATE_PAUSES: Pauses =
+    Pauses::growing(Duration::from_millis(100), Duration::from_secs(5));
 
 /// The default time that the visitor whose request started a regeneration waits for the new page.
 pub(crate) const SOFT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -26,8 +26,11 @@ pub(crate) const FIRST_WAIT: Duration = Duration::from_secs(30);
 /// The default time after which a regeneration is cancelled.
 pub(crate) const GENERATION: Duration = Duration::from_secs(60);
 
-/// The shortest and the longest default cooldown after a failure.
-pub(crate) const COOLDOWN: [Duration; 2] = [Duration::from_secs(3), Duration::from_secs(30)];
+/// The shortest default cooldown after a failure.
+pub(crate) const SHORTEST_COOLDOWN: Duration = Duration::from_secs(3);
+
+/// The longest default cooldown after a failure.
+pub(crate) const LONGEST_COOLDOWN: Duration = Duration::from_secs(30);
 
 /// The cooldown after the first failure of a generator without a servable version.
 pub(crate) const FIRST_COOLDOWN: Duration = Duration::from_secs(1);

@@ -68,9 +68,10 @@ fn regeneration(ended: &Regeneration) {
         };
     }
     let error = ended.error.as_deref().unwrap_or_default();
-    let old = match ended.serves_old {
-        true => "; the old version is still served",
-        false => "",
+    let old = if ended.serves_old {
+        "; the old version is still served"
+    } else {
+        ""
     };
     match ended.outcome {
         Outcome::Unsaved => line!(debug, "regenerated, and served unsaved"),

@@ -87,9 +87,10 @@ pub(crate) fn evaluate(
         return Evaluation::Whole;
     }
     let tag = stored.headers().get(header::ETAG);
-    let modified = match stored.headers().contains_key(header::LAST_MODIFIED) {
-        true => terms::date(stored.headers(), &header::LAST_MODIFIED).map(Modified::Handler),
-        false => generated.and_then(of_seconds).map(Modified::Generated),
+    let modified = if stored.headers().contains_key(header::LAST_MODIFIED) {
+        terms::date(stored.headers(), &header::LAST_MODIFIED).map(Modified::Handler)
+    } else {
+        generated.and_then(of_seconds).map(Modified::Generated)
     };
     let mut all_evaluated = true;
     if request.contains_key(header::IF_MATCH) {

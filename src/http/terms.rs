@@ -26,9 +26,10 @@ pub(crate) fn is_negative(status: StatusCode) -> bool {
 /// Returns the policy's interval for a response of this status: at most a minute for a negative one,
 /// as a missing resource may exist soon.
 pub(crate) fn interval_for(status: StatusCode, interval: Duration) -> Duration {
-    match is_negative(status) {
-        true => interval.min(NEGATIVE_INTERVAL),
-        false => interval,
+    if is_negative(status) {
+        interval.min(NEGATIVE_INTERVAL)
+    } else {
+        interval
     }
 }
 
@@ -82,9 +83,12 @@ pub(crate) fn declared(headers: &HeaderMap) -> Option<Terms> {
         shared.or(expires)
     };
     let revalidate = ["must-revalidate", "proxy-revalidate", "no-cache"];
-    let allowed = |name| match revalidate.iter().any(|it| find(it).is_some()) {
-        true => Duration::ZERO,
-        false => seconds(name).unwrap_or_default(),
+    let allowed = |name| {
+        if revalidate.iter().any(|it| find(it).is_some()) {
+            Duration::ZERO
+        } else {
+            seconds(name).unwrap_or_default()
+        }
     };
     let interval = lifetime?.saturating_sub(Duration::from_secs(age(headers)));
     Some(Terms {

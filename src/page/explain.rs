@@ -7,7 +7,7 @@ use perennial_store::{
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{Freshness, Known, Pages, Version, flight::Facts};
+use super::{Freshness, Known, Lookup, Pages, Version, flight::Facts};
 use crate::{
     event::{Bypass, Served},
     policy::Refresh,
@@ -208,7 +208,8 @@ impl Pages {
         self.synced().await;
         let facts = self.facts(key, policy);
         let known = self.memory.get(key).filter(|known| {
-            matches!(known, Known::Version(_)) || known.clone().look(&facts, || false).is_ok()
+            matches!(known, Known::Version(_))
+                || matches!(known.clone().look(&facts, || false), Lookup::Hit(_))
         });
         let (version, place) = match known {
             Some(Known::Version(version)) => (version, Place::Memory),

@@ -23,7 +23,7 @@ use crate::{
 
 use finish::Publishing;
 pub(crate) use known::{
-    Answer, AsOf, Facts, Freshness, HeldElsewhere, Known, Origin, Page, Verdicts, Version,
+    Answer, AsOf, Facts, Freshness, HeldElsewhere, Known, Lookup, Origin, Page, Verdicts, Version,
 };
 use perennial_store::LockState;
 pub(crate) use wait::{Accepts, Next, Shown, Visitor};
@@ -299,10 +299,13 @@ impl<'a, B: Clone + PartialEq> Decision<'a, B> {
                 self.generate(Some(fence), self.as_of(probed.unwrap_or(0)));
             }
             (Phase::Acquiring { probed: None }, Event::Acquired(None)) => self.look(None),
-            (Phase::Acquiring { .. }, Event::Acquired(None)) => match self.satisfies() {
-                true => self.skip(Outcome::Elsewhere, RECHECK),
-                false => self.wait(),
-            },
+            (Phase::Acquiring { .. }, Event::Acquired(None)) => {
+                if self.satisfies() {
+                    self.skip(Outcome::Elsewhere, RECHECK)
+                } else {
+                    self.wait()
+                }
+            }
             (
                 Phase::Idle | Phase::Looking { overtaken: None } | Phase::Acquiring { .. },
                 Event::Away,

@@ -11,7 +11,7 @@ use tracing::Instrument;
 
 use crate::{
     event::Event,
-    page::{Accepts, Answer, Failure, Generate, Pages, Target, entries::EntryFilter},
+    page::{Accepts, Answer, Failure, Generate, Pages, Target, Visited, entries::EntryFilter},
     policy::Refresh,
     timing::{
         Backoff, INVALIDATE_PAUSES, INVALIDATE_RETRY, INVALIDATE_RETRY_AT_SHUTDOWN,
@@ -190,15 +190,20 @@ impl Pages {
         policy: &Refresh,
         generate: impl Fn() -> Generate,
         has_failed: impl Fn() -> bool,
-    ) -> (Answer, bool) {
+    ) -> Visited {
         let epoch = match self.invalidate(Target::Key(key)).await {
             Ok(epoch) => epoch,
-            Err(error) => return (Answer::Failed(Failure::new(error)), true),
+            Err(error) => {
+                return Visited {
+                    answer: Answer::Failed(Failure::new(error)),
+                    leads: true,
+                };
+            }
         };
         let mut backoff = Backoff::new(POLL_PAUSES).limit(policy.timeout);
         loop {
-            let (answer, leads) = self.visit(key, policy, Accepts::default(), &generate).await;
-            let is_older = match &answer {
+            let visited = self.visit(key, policy, Accepts::default(), &generate).await;
+            let is_older = match &visited.answer {
                 Answer::Version(version) => version.page.meta.stored.epoch < epoch,
                 Answer::Unavailable { .. } => true,
                 Answer::Failed(_) | Answer::Pass(_) => false,
@@ -206,7 +211,7 @@ impl Pages {
             // Otherwise an earlier regeneration, of this process or another one, is still running.
             let ends = !is_older || has_failed() || self.is_closing();
             if ends || self.cools_down(key).await || !backoff.pause().await {
-                return (answer, leads);
+                return visited;
             }
         }
     }

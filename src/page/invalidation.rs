@@ -362,9 +362,10 @@ impl List {
             let rest = name.strip_prefix(&**own);
             rest.is_some_and(|rest| rest.is_empty() || is_return(rest))
         });
-        let revised = match is_own {
-            true => &mut self.revised,
-            false => &mut self.other_revised,
+        let revised = if is_own {
+            &mut self.revised
+        } else {
+            &mut self.other_revised
         };
         *revised = (*revised).max(epoch);
         if self.unsaid.as_deref() == Some(name) {

@@ -20,7 +20,7 @@ use crate::{
         Invalidations,
         flight::{AsOf, Freshness, Verdicts},
     },
-    policy::Refresh,
+    policy::{GenerationTimes, Refresh},
     timing::PROVISIONAL,
 };
 
@@ -196,10 +196,8 @@ impl Meta {
         }
     }
 
-    /// Sets the times that follow from the policy of the regeneration. `[began, written]`: the
-    /// begin of the generator and the publish, in microseconds since 1970, by the database's clock
-    /// or, without a lease, by the process's.
-    pub(super) fn timed(&mut self, policy: &Refresh, times: [i64; 2]) {
+    /// Sets the times that follow from the policy of the regeneration.
+    pub(super) fn timed(&mut self, policy: &Refresh, times: GenerationTimes) {
         self.scheduled = policy.scheduled(times, self.unit);
     }
 
@@ -255,7 +253,12 @@ pub(crate) fn interval_of<B>(response: &Response<B>, policy: &Refresh) -> Durati
     };
     let mut meta = Meta::new("", metadata).of_response(response.status(), response.headers());
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    meta.timed(policy, [micros(now.unwrap_or_default()); 2]);
+    let now = micros(now.unwrap_or_default());
+    let times = GenerationTimes {
+        began: now,
+        published: now,
+    };
+    meta.timed(policy, times);
     meta.terms(policy).interval
 }
 

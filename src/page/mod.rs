@@ -58,10 +58,12 @@ pub(crate) use invalidate::{UNKNOWN, written};
 pub(crate) use invalidation::{Invalidations, Target};
 pub(crate) use meta::{Meta, Metadata, interval_of};
 pub(crate) use representation::{HitHeaders, Representations};
+pub(crate) use task::Visited;
 
 /// The answer to a visitor.
 pub(crate) type Answer = flight::Answer<Representations>;
 pub(crate) type Page = flight::Page<Representations>;
+pub(crate) type Lookup = flight::Lookup<Representations>;
 pub(crate) type Version = flight::Version<Representations>;
 /// The result of a generator.
 pub(crate) type Generated = flight::Generated<Response<Bytes>>;
@@ -248,7 +250,7 @@ impl Pages {
         run: &Run,
         placeholder: bool,
         generate: impl FnOnce() -> Generate,
-    ) -> (Answer, bool) {
+    ) -> Visited {
         let until = run.waits_until();
         let accepts = Accepts {
             placeholder,
@@ -259,7 +261,11 @@ impl Pages {
             None => Ok(visit.await),
             Some(until) => tokio::time::timeout_at(until, visit).await,
         };
-        let (answer, leads) = visited.unwrap_or((Answer::Unavailable { retry_in: RECHECK }, false));
+        let late = Visited {
+            answer: Answer::Unavailable { retry_in: RECHECK },
+            leads: false,
+        };
+        let Visited { answer, leads } = visited.unwrap_or(late);
         let answer = self.or_servable(answer, key, policy);
         match &answer {
             Answer::Version(version) => run.inherit(version, &self.facts(key, policy)),
@@ -267,7 +273,7 @@ impl Pages {
             // The response that the service gives in place of a version is taken over.
             Answer::Pass(_) => {}
         }
-        (answer, leads)
+        Visited { answer, leads }
     }
 
     /// Lets the layers tell authors the epochs of their changes, and read these from requests.
@@ -318,27 +324,23 @@ impl Pages {
         }
     }
 
-    /// Answers from memory, without a statement or a wait; a sync that is due begins in a task.
-    /// `Err`: the request goes on to [`Pages::visit`]; `true`: memory has a version.
-    pub(crate) fn look(
-        self: &Arc<Self>,
-        key: &str,
-        policy: &Refresh,
-        now: Tick,
-    ) -> Result<Answer, bool> {
+    /// Answers from memory, without a statement or a wait; a sync that is due begins in a task. A request
+    /// without an answer goes on to [`Pages::visit`].
+    pub(crate) fn look(self: &Arc<Self>, key: &str, policy: &Refresh, now: Tick) -> Lookup {
         let is_due = self.sync(now);
         let Some(view) = self.memory.get(key) else {
-            return Err(false);
+            return Lookup::Miss;
         };
+        let facts = self.facts_at(key, policy, now);
         if is_due {
-            return Err(matches!(view, Known::Version(_)));
+            return view.without_answer(&facts);
         }
         let is_busy = || {
             self.is_closing()
                 || locked(&self.running).flights.contains_key(key)
                 || self.is_elsewhere(key)
         };
-        view.look(&self.facts_at(key, policy, now), is_busy)
+        view.look(&facts, is_busy)
     }
 
     /// Returns the answer, or, if no content came, the version in memory that may be served.

@@ -260,9 +260,10 @@ pub(crate) fn is_any_running() -> bool {
 /// Returns the run that this task carries out, if there is one.
 #[inline]
 pub(crate) fn current() -> Option<Arc<Run>> {
-    match is_any_running() {
-        true => RUN.try_with(Arc::clone).ok(),
-        false => None,
+    if is_any_running() {
+        RUN.try_with(Arc::clone).ok()
+    } else {
+        None
     }
 }
 

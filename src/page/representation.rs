@@ -18,7 +18,7 @@ use crate::{
     clock::{Tick, YEAR},
     http::{entity_tag, terms},
     page::{Meta, Metadata, Page, Version, flight::Origin, meta::LastModified},
-    policy::Refresh,
+    policy::{GenerationTimes, Refresh},
 };
 
 /// A generated response in its representations.
@@ -156,7 +156,11 @@ impl Version {
     ) -> Self {
         let metadata = Metadata::decode(entry.epoch, &entry.metadata);
         let mut page = Page::new(key, entry.content, metadata, before);
-        page.meta.timed(policy, [entry.fence, entry.generated]);
+        let times = GenerationTimes {
+            began: entry.fence,
+            published: entry.generated,
+        };
+        page.meta.timed(policy, times);
         let born = asked - entry.age;
         let version = Self::new(Arc::new(page), entry.fence, born, Origin::Stored);
         Self {
@@ -403,10 +407,7 @@ fn share(headers: &mut HeaderMap, body: Bytes) -> Bytes {
             *value = shared;
         }
     }
-    match is_copied {
-        true => buffer,
-        false => body,
-    }
+    if is_copied { buffer } else { body }
 }
 
 #[cfg(test)]

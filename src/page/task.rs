@@ -23,6 +23,8 @@ use crate::{
     timing::{BRIEF_RETENTION, RECHECK},
 };
 
+pub(crate) use visit::Visited;
+
 /// The running action, with the lease that the action acquires.
 type Action = Pin<Box<dyn Future<Output = (Event, Option<Lease>)> + Send>>;
 
@@ -140,9 +142,10 @@ impl Task {
         }
         // First the key is free for the next regeneration: a visitor who is answered below may come
         // again at once, and find the page invalidated.
-        let progress = match self.flight.is_over() {
-            true => self.leave(true),
-            false => self.shown.clone(),
+        let progress = if self.flight.is_over() {
+            self.leave(true)
+        } else {
+            self.shown.clone()
         };
         if let (Some(shown), Some(progress)) = (shown, progress) {
             let begins_to_wait = matches!(shown, Shown::Elsewhere);

@@ -8,7 +8,9 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::Perennial;
 use crate::{
     key,
-    page::{Accepts, Answer, Failure, Generate, Generated, Generator, Page, Version, parts},
+    page::{
+        Accepts, Answer, Failure, Generate, Generated, Generator, Lookup, Page, Version, parts,
+    },
     policy::Refresh,
     timing::RECHECK,
 };
@@ -229,9 +231,10 @@ impl Perennial {
         has_placeholder: bool,
     ) -> Result<Arc<Version>, Error> {
         let pages = &self.pages;
-        let policy = match has_placeholder {
-            true => pages.applied(policy).first_wait(Duration::ZERO),
-            false => pages.applied(policy),
+        let policy = if has_placeholder {
+            pages.applied(policy).first_wait(Duration::ZERO)
+        } else {
+            pages.applied(policy)
         };
         if key.is_empty() || key.starts_with('/') {
             return Err(Error::invalid(format!(
@@ -256,7 +259,7 @@ impl Perennial {
         let answer = if pages.is_off() {
             pages.unstored(key, generate()).await
         } else if run.is_none()
-            && let Ok(answer) = pages.look(key, &policy, pages.now())
+            && let Lookup::Hit(answer) = pages.look(key, &policy, pages.now())
         {
             answer
         } else {
@@ -270,14 +273,15 @@ impl Perennial {
             match run {
                 Some(run) => {
                     let visit = pages.visit_as_part(key, &policy, &run, has_placeholder, generate);
-                    visit.await.0
+                    visit.await.answer
                 }
                 None => {
                     let accepts = Accepts {
                         placeholder: has_placeholder,
                         ..Accepts::default()
                     };
-                    pages.visit(key, &policy, accepts, generate).await.0
+                    let visit = pages.visit(key, &policy, accepts, generate);
+                    visit.await.answer
                 }
             }
         };

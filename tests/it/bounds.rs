@@ -55,9 +55,10 @@ impl Site {
                 Some("broken") => StatusCode::INTERNAL_SERVER_ERROR,
                 _ => StatusCode::OK,
             };
-            let control = match request.uri().path().starts_with("/private/") {
-                true => "private",
-                false => "no-cache",
+            let control = if request.uri().path().starts_with("/private/") {
+                "private"
+            } else {
+                "no-cache"
             };
             (status, [("cache-control", control)], vec![b'x'; 1000])
         };

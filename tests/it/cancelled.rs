@@ -100,9 +100,10 @@ mod servers {
         db.execute("CREATE TABLE perennial_schema (id BIGINT PRIMARY KEY, colour BIGINT)")
             .await;
         let settings = "SELECT CONCAT_WS(' ', @@lock_wait_timeout, @@innodb_lock_wait_timeout)";
-        let settings = match db.url().starts_with("postgres") {
-            true => "SELECT current_setting('lock_timeout')",
-            false => settings,
+        let settings = if db.url().starts_with("postgres") {
+            "SELECT current_setting('lock_timeout')"
+        } else {
+            settings
         };
         macro_rules! on_one_connection {
             ($options:ty) => {{

@@ -278,9 +278,10 @@ impl Db {
         self.pool().await;
         let connection = <sqlx::AnyConnection as sqlx::Connection>::connect(&self.direct);
         let mut connection = connection.await.expect("connects");
-        let lock = match self.url.starts_with("postgres") {
-            true => format!("BEGIN; LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE"),
-            false => format!("LOCK TABLES {table} WRITE"),
+        let lock = if self.url.starts_with("postgres") {
+            format!("BEGIN; LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+        } else {
+            format!("LOCK TABLES {table} WRITE")
         };
         let lock = sqlx::raw_sql(AssertSqlSafe(lock));
         sqlx::Executor::execute(&mut connection, lock)
@@ -319,28 +320,29 @@ impl Db {
 
     /// Returns the statement that raises the latest epoch.
     pub(crate) fn raise_epochs(&self, by: u64) -> String {
-        match self.url.starts_with("postgres") {
-            true => format!("UPDATE perennial_schema SET version = version + {by} WHERE id = 2"),
-            false => {
-                format!("UPDATE perennial_invalidation SET epoch = epoch + {by} WHERE name = '*'")
-            }
+        if self.url.starts_with("postgres") {
+            format!("UPDATE perennial_schema SET version = version + {by} WHERE id = 2")
+        } else {
+            format!("UPDATE perennial_invalidation SET epoch = epoch + {by} WHERE name = '*'")
         }
     }
 
     /// Returns the query of the latest epoch.
     pub(crate) fn latest_epoch(&self) -> &'static str {
-        match self.url.starts_with("postgres") {
-            true => "SELECT version FROM perennial_schema WHERE id = 2",
-            false => "SELECT epoch FROM perennial_invalidation WHERE name = '*'",
+        if self.url.starts_with("postgres") {
+            "SELECT version FROM perennial_schema WHERE id = 2"
+        } else {
+            "SELECT epoch FROM perennial_invalidation WHERE name = '*'"
         }
     }
 
     /// Inserts ten thousand invalidated names with this beginning, of the epochs after `since`.
     pub(crate) async fn invalidate_ten_thousand(&self, beginning: &str, since: i64) {
         const NUMBER: &str = "a.d + 10 * b.d + 100 * c.d + 1000 * d.d";
-        let name = match self.url.starts_with("mysql") {
-            true => format!("CONCAT('{beginning}', {NUMBER})"),
-            false => format!("'{beginning}' || ({NUMBER})"),
+        let name = if self.url.starts_with("mysql") {
+            format!("CONCAT('{beginning}', {NUMBER})")
+        } else {
+            format!("'{beginning}' || ({NUMBER})")
         };
         let sql = format!(
             "INSERT INTO perennial_invalidation (name, epoch) SELECT {name}, {since} + 1 + {NUMBER} FROM {}",

@@ -143,9 +143,12 @@ async fn state_of_an_entry_follows_its_age_and_its_failures() {
     let site = site.expect("opens");
     let fails = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let failing = fails.clone();
-    let page = async move || match failing.load(std::sync::atomic::Ordering::SeqCst) {
-        true => Err(StatusCode::INTERNAL_SERVER_ERROR),
-        false => Ok("page"),
+    let page = async move || {
+        if failing.load(std::sync::atomic::Ordering::SeqCst) {
+            Err(StatusCode::INTERNAL_SERVER_ERROR)
+        } else {
+            Ok("page")
+        }
     };
     let policy = Refresh::every(HANG)
         .stale_while_revalidate(HANG)

@@ -274,9 +274,10 @@ async fn a_revision_that_cannot_be_stored_keeps_no_stored_page_back() {
         for path in ["/1", "/2"] {
             get(address, path).await;
         }
-        match hangs {
-            true => gate.hold(true),
-            false => database.refuse_writes(),
+        if hangs {
+            gate.hold(true)
+        } else {
+            database.refuse_writes()
         }
         let new = open("new");
         let address = app(&new);

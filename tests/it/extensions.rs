@@ -267,9 +267,12 @@ async fn an_undeclared_extension_bypasses_the_cache_on_routes_of_every_kind() {
         for connects in [false, true] {
             let query = format!("?{n}-{connects}");
             let path = format!("{path}{query}");
-            let served = async |app: Router| match connects {
-                true => with_addresses(app).await,
-                false => serve(app).await,
+            let served = async |app: Router| {
+                if connects {
+                    with_addresses(app).await
+                } else {
+                    serve(app).await
+                }
             };
             let app = || place(site.layer(POLICY));
             let ann = served(app().layer(Extension(User("ann".into())))).await;
@@ -359,9 +362,10 @@ async fn no_generator_sees_an_extension_that_the_count_misses() {
         let mut request = Request::new(Body::empty());
         *request.uri_mut() = "/a".parse().expect("a URI");
         let response = app.oneshot(request).await.expect("infallible");
-        let expected = match misses {
-            true => "perennial; fwd=miss; stored",
-            false => "perennial; fwd=bypass; detail=undeclared-extension",
+        let expected = if misses {
+            "perennial; fwd=miss; stored"
+        } else {
+            "perennial; fwd=bypass; detail=undeclared-extension"
         };
         assert_eq!(response.headers()["cache-status"], expected, "{name}");
         assert_eq!(*seen.lock().expect("not poisoned"), [!misses], "{name}");

@@ -410,9 +410,10 @@ async fn the_first_failures_of_a_page_heal_soon() {
                 runs.lock()
                     .expect("not poisoned")
                     .push(begun.elapsed().as_secs());
-                match heals.load(SeqCst) {
-                    true => StatusCode::OK,
-                    false => StatusCode::INTERNAL_SERVER_ERROR,
+                if heals.load(SeqCst) {
+                    StatusCode::OK
+                } else {
+                    StatusCode::INTERNAL_SERVER_ERROR
                 }
             };
             let layer = site.layer(Refresh::every(LONG));
@@ -476,9 +477,12 @@ async fn a_failure_never_replaces_content_and_a_new_answer_does() {
         let fails = Arc::new(AtomicBool::new(false));
         let page = {
             let fails = Arc::clone(&fails);
-            async move || match fails.load(SeqCst) {
-                true => (StatusCode::from_u16(status).expect("a status"), "another"),
-                false => (StatusCode::OK, "the page"),
+            async move || {
+                if fails.load(SeqCst) {
+                    (StatusCode::from_u16(status).expect("a status"), "another")
+                } else {
+                    (StatusCode::OK, "the page")
+                }
             }
         };
         let app = Router::new().route("/", route(page).layer(site.layer(Refresh::every(LONG))));

@@ -354,9 +354,10 @@ fn any_row_is_served_or_generated_again() {
             let app = Router::new().fallback(answer);
             let address = here(app.layer(site.layer(Refresh::every(DAY))));
             let (parts, body) = address.ask(Request::new(Body::empty())).await;
-            match *generated.lock().expect("not poisoned") {
-                true => assert_eq!(body, "generated"),
-                false => assert_eq!((parts.status.as_u16(), &*body), (status, &b"a row"[..])),
+            if *generated.lock().expect("not poisoned") {
+                assert_eq!(body, "generated")
+            } else {
+                assert_eq!((parts.status.as_u16(), &*body), (status, &b"a row"[..]))
             }
             let entries = site.entries(&EntryFilter::new()).await.expect("answers");
             assert_eq!(entries.entries.len(), 1);

@@ -412,9 +412,12 @@ async fn cooldown_that_is_read_during_a_purge_ends_with_it() {
     let (shared, fails) = (Shared::new(), Arc::new(AtomicBool::new(true)));
     let app = |site: &Perennial| {
         let fails = Arc::clone(&fails);
-        let page = route(async move || match fails.load(SeqCst) {
-            true => StatusCode::INTERNAL_SERVER_ERROR,
-            false => StatusCode::OK,
+        let page = route(async move || {
+            if fails.load(SeqCst) {
+                StatusCode::INTERNAL_SERVER_ERROR
+            } else {
+                StatusCode::OK
+            }
         });
         let layer = site.layer(Refresh::every(LONG).cooldown(LONG));
         here(Router::new().route("/p", page.layer(layer)))
@@ -543,9 +546,10 @@ fn change_whose_client_leaves_a_server_that_shuts_down_is_stored() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 Extension(Tags::new(named.then_some("list")))
             };
-            let layer = match named {
-                true => site.invalidate_as_responses_say(),
-                false => site.invalidate_on_success(["list"]),
+            let layer = if named {
+                site.invalidate_as_responses_say()
+            } else {
+                site.invalidate_on_success(["list"])
             };
             let app = Router::new().route("/change", post(change).layer(layer));
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;

@@ -208,9 +208,10 @@ async fn a_web_socket_is_reached_on_a_route_of_its_own_and_beside_a_page() {
         .route("/socket", route(handler.clone()).layer(layer()))
         .route("/both", route(handler).layer(layer().bypass_if(upgrades)));
     let ask = async |path: &str, upgrade: bool| {
-        let headers: &[_] = match upgrade {
-            true => &[("connection", "upgrade"), ("upgrade", "websocket")],
-            false => &[],
+        let headers: &[_] = if upgrade {
+            &[("connection", "upgrade"), ("upgrade", "websocket")]
+        } else {
+            &[]
         };
         request(&app, "GET", path, headers).await.status
     };

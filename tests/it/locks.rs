@@ -28,9 +28,10 @@ async fn lease_that_is_dropped_before_a_shutdown_is_released_by_its_end(db: Db) 
             let process = {
                 let name = name.clone();
                 std::thread::spawn(move || {
-                    let mut runtime = match current_thread {
-                        true => Builder::new_current_thread(),
-                        false => Builder::new_multi_thread(),
+                    let mut runtime = if current_thread {
+                        Builder::new_current_thread()
+                    } else {
+                        Builder::new_multi_thread()
                     };
                     let runtime = runtime.enable_all().build().expect("a runtime");
                     runtime.block_on(async {

@@ -135,9 +135,10 @@ async fn lock_with_a_minimum_hold_is_not_free_before() {
     for dropped in [false, true] {
         let start = Instant::now();
         let lease = job.lock("job").wait(HANG).await.expect("is free");
-        match dropped {
-            true => drop(lease),
-            false => lease.release().await.expect("is ours"),
+        if dropped {
+            drop(lease)
+        } else {
+            lease.release().await.expect("is ours")
         }
         let error = locks.lock("job").wait(Duration::from_millis(100)).await;
         let said = error.expect_err("is not free yet").to_string();

@@ -216,9 +216,10 @@ fn composed(inside: axum::routing::MethodRouter) -> axum::routing::MethodRouter 
         let mut request = Request::new(Body::empty());
         *request.uri_mut() = "/inside".parse().expect("a URI");
         let Ok(response) = inside.oneshot(request).await;
-        match response.status().is_success() {
-            true => "with the part",
-            false => "without the part",
+        if response.status().is_success() {
+            "with the part"
+        } else {
+            "without the part"
         }
     })
 }
@@ -231,9 +232,12 @@ async fn page_whose_inner_page_fails_is_provisional() {
         let is_broken = Arc::new(AtomicBool::new(true));
         let part = {
             let is_broken = Arc::clone(&is_broken);
-            route(async move || match is_broken.load(SeqCst) {
-                true => StatusCode::SERVICE_UNAVAILABLE,
-                false => StatusCode::OK,
+            route(async move || {
+                if is_broken.load(SeqCst) {
+                    StatusCode::SERVICE_UNAVAILABLE
+                } else {
+                    StatusCode::OK
+                }
             })
         };
         let inner = site.layer(every(HOUR).cooldown(2 * SECOND));
@@ -462,9 +466,10 @@ async fn pages_that_regenerate_or_warm_others_run_on_their_own_permits() {
                 let site = site.clone();
                 async move |uri: axum::http::Uri| {
                     let other = format!("/other{uri}");
-                    let served = match forced {
-                        true => site.regenerate(lists.clone(), [other]).await,
-                        false => site.warm(lists.clone(), [other]).await,
+                    let served = if forced {
+                        site.regenerate(lists.clone(), [other]).await
+                    } else {
+                        site.warm(lists.clone(), [other]).await
                     };
                     format!("{served:?}")
                 }

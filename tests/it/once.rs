@@ -40,23 +40,24 @@ async fn a_mark_is_committed_or_rolled_back_with_its_transaction(db: Db) {
     let [site, other] = sites(&db).await;
     let mail = Once::new(&site.locks(), ["mail", "42"]);
     with_pool!(db, pool => {
-        for committed in [false, true] {
-            let mut transaction = pool.begin().await.expect("begins");
-            let marked = mail.mark_in(&mut transaction).await;
-            assert_eq!(marked.expect("answers"), OnceOutcome::Ran(()));
-            let again = mail.mark_in(&mut *transaction).await.expect("answers");
-            assert!(matches!(again, OnceOutcome::AlreadyDone { .. }), "{again:?}");
-            match committed {
-                true => transaction.commit().await.expect("is committed"),
-                false => transaction.rollback().await.expect("is rolled back"),
+            for committed in [false, true] {
+                let mut transaction = pool.begin().await.expect("begins");
+                let marked = mail.mark_in(&mut transaction).await;
+                assert_eq!(marked.expect("answers"), OnceOutcome::Ran(()));
+                let again = mail.mark_in(&mut *transaction).await.expect("answers");
+                assert!(matches!(again, OnceOutcome::AlreadyDone { .. }), "{again:?}");
+                if committed {
+    transaction.commit().await.expect("is committed")
+    } else {
+    transaction.rollback().await.expect("is rolled back")
+    }
+                let done = Once::new(&other.locks(), ["mail", "42"]).done().await.expect("answers");
+                assert_eq!(done.is_some(), committed);
             }
-            let done = Once::new(&other.locks(), ["mail", "42"]).done().await.expect("answers");
-            assert_eq!(done.is_some(), committed);
-        }
-        let mut late = pool.begin().await.expect("begins");
-        let late = Once::new(&other.locks(), ["mail", "42"]).mark_in(&mut late).await.expect("answers");
-        assert!(matches!(late, OnceOutcome::AlreadyDone { since, .. } if since < Duration::from_secs(60)));
-    });
+            let mut late = pool.begin().await.expect("begins");
+            let late = Once::new(&other.locks(), ["mail", "42"]).mark_in(&mut late).await.expect("answers");
+            assert!(matches!(late, OnceOutcome::AlreadyDone { since, .. } if since < Duration::from_secs(60)));
+        });
 }
 
 async fn one_of_many_transactions_marks_and_writes(db: Db) {
@@ -292,9 +293,12 @@ async fn different_work_never_meets(db: Db) {
         for is_after in [false, true] {
             for is_sequence in [false, true] {
                 let round = format!("{isolation} {is_after} {is_sequence}");
-                let name = |n: usize| match is_sequence {
-                    true => format!("{round} order-{n:06}"),
-                    false => format!("{round} {}", uuid::Uuid::new_v4()),
+                let name = |n: usize| {
+                    if is_sequence {
+                        format!("{round} order-{n:06}")
+                    } else {
+                        format!("{round} {}", uuid::Uuid::new_v4())
+                    }
                 };
                 let names: Vec<_> = (0..TRANSACTIONS).map(name).collect();
                 if is_after {

@@ -305,9 +305,10 @@ async fn layers_around_the_layer_and_inside_of_it_splice_no_bytes_and_lose_no_he
             let shared = Shared::new();
             let layer = shared.site().layer(every(Duration::from_secs(3600)));
             let alone = around(pages());
-            let app = match is_outside {
-                true => around(pages().layer(layer)),
-                false => around(pages()).layer(layer),
+            let app = if is_outside {
+                around(pages().layer(layer))
+            } else {
+                around(pages()).layer(layer)
             };
             for (number, kind) in KINDS.into_iter().enumerate() {
                 let mut strong = Strong::default();

@@ -282,9 +282,10 @@ fn slow_or_failing(fails: &Arc<AtomicBool>) -> (Perennial, Counted, &'static Rou
         if run > 1 {
             sleep(Duration::from_secs(10)).await;
         }
-        match fails.load(SeqCst) {
-            true => Err(StatusCode::INTERNAL_SERVER_ERROR),
-            false => Ok(run.to_string()),
+        if fails.load(SeqCst) {
+            Err(StatusCode::INTERNAL_SERVER_ERROR)
+        } else {
+            Ok(run.to_string())
         }
     });
     let writes = site.invalidate_on_success(["list"]).read_own_writes();

@@ -60,12 +60,13 @@ async fn error_that_panics_is_a_failure_with_its_cooldown() {
                 let counted = Arc::clone(&runs);
                 let generate = async move || {
                     counted.fetch_add(1, SeqCst);
-                    match fails {
-                        true => Err(Bad {
+                    if fails {
+                        Err(Bad {
                             text_panics,
                             end_panics,
-                        }),
-                        false => Ok("content"),
+                        })
+                    } else {
+                        Ok("content")
                     }
                 };
                 let content = site.content("key", policy, generate).await;

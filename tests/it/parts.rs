@@ -47,18 +47,20 @@ impl Levels {
         let generate = move || async move {
             tags.tag(["datum"]);
             tokio::time::sleep(2 * SECOND).await;
-            match fails.load(SeqCst) {
-                true => Err("there is no datum"),
-                false => Ok(datum.load(SeqCst).to_string()),
+            if fails.load(SeqCst) {
+                Err("there is no datum")
+            } else {
+                Ok(datum.load(SeqCst).to_string())
             }
         };
         if self.as_values {
             let value = site.value::<String, _, _>("lowest", HOUR, generate).await;
             return value.map(|value| value.to_string());
         }
-        let content = match self.placeholder {
-            true => site.content_or("lowest", HOUR, "soon", generate).await,
-            false => site.content("lowest", HOUR, generate).await,
+        let content = if self.placeholder {
+            site.content_or("lowest", HOUR, "soon", generate).await
+        } else {
+            site.content("lowest", HOUR, generate).await
         };
         content.map(|content| content.to_string())
     }

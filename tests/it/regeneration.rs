@@ -267,9 +267,10 @@ async fn response_that_may_be_stored_again_is_stored_by_the_probe() {
         let is_private = Arc::clone(&is_private);
         route(async move || {
             tokio::time::sleep(Duration::from_secs(2)).await;
-            match is_private.load(SeqCst) {
-                true => ([("cache-control", "private")], "page").into_response(),
-                false => "page".into_response(),
+            if is_private.load(SeqCst) {
+                ([("cache-control", "private")], "page").into_response()
+            } else {
+                "page".into_response()
             }
         })
     };

@@ -172,9 +172,10 @@ async fn date_is_the_generation_time_and_age_the_time_since() {
 async fn negative_response_is_regenerated_after_a_minute() {
     const MORE: &str = "/more";
     async fn answer(uri: Uri, status: StatusCode, honest: bool) -> Response {
-        let head = match honest {
-            true => [("cache-control", "max-age=900")],
-            false => [("x", "y")],
+        let head = if honest {
+            [("cache-control", "max-age=900")]
+        } else {
+            [("x", "y")]
         };
         match uri.path() {
             MORE => (
@@ -298,9 +299,10 @@ async fn successful_unsafe_request_makes_what_it_changed_stale_in_all_processes(
             .collect();
         let (method, target) = request_line.split_once(' ').expect("a request");
         request(address, method, target, &headers).await;
-        match stale {
-            true => until(&what, async || read().await > before).await,
-            false => assert_eq!(read().await, before, "{what}"),
+        if stale {
+            until(&what, async || read().await > before).await
+        } else {
+            assert_eq!(read().await, before, "{what}")
         }
     }
     let before = get(elsewhere, "/c").await.run();

@@ -338,9 +338,10 @@ async fn foreign_tables_with_the_same_names_are_refused(db: Db) {
 /// again at once.
 async fn what_nobody_waits_for_does_not_stay_on_the_server(db: Db) {
     const CONNECTIONS: usize = 5;
-    let sessions = match db.url().starts_with("postgres") {
-        true => "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()",
-        false => "SELECT count(*) FROM information_schema.processlist WHERE db = DATABASE()",
+    let sessions = if db.url().starts_with("postgres") {
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+    } else {
+        "SELECT count(*) FROM information_schema.processlist WHERE db = DATABASE()"
     };
     for (kind, database) in [
         ("own", Database::open(db.url()).await.expect("opens")),

@@ -36,39 +36,39 @@ async fn invalidation_is_committed_or_rolled_back_with_its_transaction(db: Db) {
     let [a, b] = pair(&db, &origin, &["/a"], |layer| layer.tag("list")).await;
     let run = a.run("/a").await;
     with_pool!(db, pool => {
-        let mut transaction = pool.begin().await.expect("begins");
-        let pending = a.site.invalidate_in(&mut transaction, ["list"]).await.expect("is written");
-        transaction.rollback().await.expect("is rolled back");
-        pending.committed().await;
-        assert_eq!(waiting(&db).await, Some(0));
-        tokio::time::sleep(HEARD).await;
-        assert_eq!([a.run("/a").await, b.run("/a").await], [run; 2]);
-
-        // Applied at once, and by the next sync of any process.
-        let mut last = run;
-        for at_once in [true, false] {
             let mut transaction = pool.begin().await.expect("begins");
-            let pending = a.site.invalidate_in(&mut *transaction, ["list", "other"]).await;
-            let pending = pending.expect("is written");
-            transaction.commit().await.expect("is committed");
-            match at_once {
-                true => {
-                    pending.committed().await;
-                    assert_eq!(waiting(&db).await, Some(0));
-                }
-                false => drop(pending),
+            let pending = a.site.invalidate_in(&mut transaction, ["list"]).await.expect("is written");
+            transaction.rollback().await.expect("is rolled back");
+            pending.committed().await;
+            assert_eq!(waiting(&db).await, Some(0));
+            tokio::time::sleep(HEARD).await;
+            assert_eq!([a.run("/a").await, b.run("/a").await], [run; 2]);
+
+            // Applied at once, and by the next sync of any process.
+            let mut last = run;
+            for at_once in [true, false] {
+                let mut transaction = pool.begin().await.expect("begins");
+                let pending = a.site.invalidate_in(&mut *transaction, ["list", "other"]).await;
+                let pending = pending.expect("is written");
+                transaction.commit().await.expect("is committed");
+                if at_once {
+                        pending.committed().await;
+                        assert_eq!(waiting(&db).await, Some(0));
+
+    } else {
+    drop(pending)
+    }
+                let heard = hears(&b, "/a", last).await;
+                assert!(heard > last);
+                last = hears(&a, "/a", last).await;
+                until("they are applied", async || waiting(&db).await == Some(0)).await;
             }
-            let heard = hears(&b, "/a", last).await;
-            assert!(heard > last);
-            last = hears(&a, "/a", last).await;
-            until("they are applied", async || waiting(&db).await == Some(0)).await;
-        }
-        let mut transaction = pool.begin().await.expect("begins");
-        let pending = a.site.purge_in(&mut transaction, ["list"]).await.expect("is written");
-        transaction.commit().await.expect("is committed");
-        pending.committed().await;
-        assert!(a.run("/a").await > last, "the purged page is not served");
-    });
+            let mut transaction = pool.begin().await.expect("begins");
+            let pending = a.site.purge_in(&mut transaction, ["list"]).await.expect("is written");
+            transaction.commit().await.expect("is committed");
+            pending.committed().await;
+            assert!(a.run("/a").await > last, "the purged page is not served");
+        });
 }
 
 async fn committed_invalidation_is_numbered_once(db: Db) {

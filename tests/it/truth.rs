@@ -419,9 +419,12 @@ impl Site {
             "(SELECT {digits} AS d FROM {} CROSS JOIN ({tens}) e) n WHERE n.d < {names}",
             four_digits()
         );
-        let numbered = |kind: &str| match db.url().starts_with("mysql") {
-            true => format!("CONCAT('{kind}:{names}-', n.d)"),
-            false => format!("'{kind}:{names}-' || n.d"),
+        let numbered = |kind: &str| {
+            if db.url().starts_with("mysql") {
+                format!("CONCAT('{kind}:{names}-', n.d)")
+            } else {
+                format!("'{kind}:{names}-' || n.d")
+            }
         };
         db.execute(&format!(
             "BEGIN; {raise}; INSERT INTO perennial_invalidation (name, epoch)
@@ -433,10 +436,11 @@ impl Site {
             name = PAGES[page].1,
             purged = numbered("purged_tag"),
             stale = numbered("tag"),
-            again = match db.url().starts_with("mysql") {
-                true => " ON DUPLICATE KEY UPDATE epoch = VALUES(epoch)",
-                false => " ON CONFLICT (name) DO UPDATE SET epoch = excluded.epoch",
-            },
+            again = if db.url().starts_with("mysql") {
+" ON DUPLICATE KEY UPDATE epoch = VALUES(epoch)"
+} else {
+" ON CONFLICT (name) DO UPDATE SET epoch = excluded.epoch"
+},
         ))
         .await;
         self.changed(page, number, None);

@@ -131,9 +131,10 @@ fn counted(policy: Refresh, at_once: usize) -> (Perennial, Router, Arc<Counts>) 
         told.most.fetch_max(running, SeqCst);
         tokio::time::sleep(Duration::from_millis(20)).await;
         told.running.fetch_sub(1, SeqCst);
-        match told.fails.load(SeqCst) && number % 2 == 1 {
-            true => Err(StatusCode::INTERNAL_SERVER_ERROR),
-            false => Ok(number.to_string()),
+        if told.fails.load(SeqCst) && number % 2 == 1 {
+            Err(StatusCode::INTERNAL_SERVER_ERROR)
+        } else {
+            Ok(number.to_string())
         }
     };
     let app = Router::new().route("/{number}", route(page).layer(site.layer(policy)));
@@ -282,9 +283,10 @@ async fn warmed_pages_outlast_an_outage_after_a_restart() {
         advance(Duration::from_hours(age)).await;
         let (site, restarted) = process();
         site.warm(restarted.clone(), &paths).await;
-        match hangs {
-            true => database.hang(),
-            false => database.fail(),
+        if hangs {
+            database.hang()
+        } else {
+            database.fail()
         }
         let begun = tokio::time::Instant::now();
         for path in &paths {

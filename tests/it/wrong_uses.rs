@@ -235,9 +235,10 @@ async fn cookies_and_upgrades_that_the_handler_never_sees_are_one_line_for_debug
             let layer = site
                 .layer(POLICY)
                 .key(Key::name(format!("{headers:?} {bypasses}")));
-            match bypasses {
-                true => layer.bypass_if(|_| false),
-                false => layer,
+            if bypasses {
+                layer.bypass_if(|_| false)
+            } else {
+                layer
             }
         };
         let log = lines(&app(named(false)), &headers).await;
@@ -286,9 +287,12 @@ async fn a_response_that_varies_by_the_origin_is_told_to_put_cors_outside() {
 async fn a_response_that_bypasses_because_of_its_visitor_is_private() {
     let site = perennial_testing::Database::new().open(Perennial::builder());
     let site = site.expect("opens");
-    let page = async |headers: HeaderMap| match headers.contains_key("says") {
-        true => ([(header::CACHE_CONTROL, "max-age=7")], "a page").into_response(),
-        false => "a page".into_response(),
+    let page = async |headers: HeaderMap| {
+        if headers.contains_key("says") {
+            ([(header::CACHE_CONTROL, "max-age=7")], "a page").into_response()
+        } else {
+            "a page".into_response()
+        }
     };
     let bypassed = || site.layer(POLICY).bypass_if(|_| true);
     let apps = [

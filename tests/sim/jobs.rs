@@ -65,9 +65,10 @@ pub(crate) async fn run(process: Arc<Process>, name: String, mut random: Random,
             _ => post(&process, &name, time).await,
         }
     };
-    let how = match ill && random.below(8) == 0 {
-        true => tokio::time::timeout(time / 2, work).await.unwrap_or("left"),
-        false => work.await,
+    let how = if ill && random.below(8) == 0 {
+        tokio::time::timeout(time / 2, work).await.unwrap_or("left")
+    } else {
+        work.await
     };
     let waited = begun.elapsed();
     process.note(What::WorkAnswered { name, how, waited });

@@ -57,9 +57,10 @@ async fn crowd(mut coming: mpsc::UnboundedReceiver<(u32, Member)>) {
             }
         }
         members.retain(|_, member: &mut Member| member.as_mut().poll(context).is_pending());
-        match dropped && members.is_empty() {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
+        if dropped && members.is_empty() {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
         }
     })
     .await;

@@ -424,9 +424,10 @@ async fn tell(process: Arc<Process>, number: u32, key: usize, how: &'static str)
     let ground = &process.ground;
     let mut random = Random::new(ground.seed, "teller", u64::from(number));
     let goes = !ground.is_quiet() && !ground.plan.calm && random.below(8) == 0;
-    let stays = match goes {
-        true => random.time(Duration::from_secs(1), ground.plan.grain),
-        false => Duration::from_secs(300),
+    let stays = if goes {
+        random.time(Duration::from_secs(1), ground.plan.grain)
+    } else {
+        Duration::from_secs(300)
     };
     let teller = Arc::clone(&process);
     let tell = async move {

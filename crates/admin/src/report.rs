@@ -241,18 +241,19 @@ fn clock(processes: &[Process], now: SystemTime) -> Option<Check> {
 fn capacity(report: &Report) -> Option<Check> {
     let (stored, capacity) = (report.stored_bytes, report.store_capacity?);
     let percent = u128::from(stored) * 100 / u128::from(capacity.max(1));
-    let (result, text) = match stored > capacity {
-        true => (
+    let (result, text) = if stored > capacity {
+        (
             Verdict::Warning,
             format!(
                 "The stored pages take {percent} % of the store's capacity: those that have been stale for longest are removed once a \
                  minute, and generated again when a visitor asks. A larger `store_capacity` keeps them."
             ),
-        ),
-        false => (
+        )
+    } else {
+        (
             Verdict::Ok,
             format!("The stored pages take {percent} % of the store's capacity."),
-        ),
+        )
     };
     Some(Check::new("capacity", result, text))
 }

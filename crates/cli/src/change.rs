@@ -124,16 +124,15 @@ pub(crate) async fn unlock(
         );
         print::ask(&question, name, &format!("--confirm={name:?}"))?;
     }
-    match locks.break_lock(lock, Some(fence)).await? {
-        true => {
-            print::line(&print::text(&format!("Took {name:?} from {holder}.")));
-            if kind == LockKind::Page {
-                print::line(
-                    "Processes that know of a cooldown wait until its end; `perennial purge` ends it for all.",
-                );
-            }
-            Ok(())
+    if locks.break_lock(lock, Some(fence)).await? {
+        print::line(&print::text(&format!("Took {name:?} from {holder}.")));
+        if kind == LockKind::Page {
+            print::line(
+                "Processes that know of a cooldown wait until its end; `perennial purge` ends it for all.",
+            );
         }
-        false => Err(moved()),
+        Ok(())
+    } else {
+        Err(moved())
     }
 }

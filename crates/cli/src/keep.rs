@@ -129,9 +129,10 @@ impl KeepOptions {
             let is_orphaned = self.parent_has_ended();
             if since.elapsed() >= self.linger || is_orphaned {
                 print_line(format_args!("ending {}", named(&processes.living())));
-                let grace = match is_orphaned {
-                    true => self.orphaned_grace,
-                    false => self.grace,
+                let grace = if is_orphaned {
+                    self.orphaned_grace
+                } else {
+                    self.grace
                 };
                 processes.end(grace).await;
                 return;

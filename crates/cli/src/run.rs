@@ -165,9 +165,10 @@ impl RunOptions {
     fn cannot_start(&self) -> Option<Failure> {
         let program = Path::new(&self.command[0]);
         let folders = std::env::var_os("PATH").unwrap_or_default();
-        let found = match self.command[0].contains('/') {
-            true => program.exists(),
-            false => std::env::split_paths(&folders).any(|folder| folder.join(program).is_file()),
+        let found = if self.command[0].contains('/') {
+            program.exists()
+        } else {
+            std::env::split_paths(&folders).any(|folder| folder.join(program).is_file())
         };
         let why = format!("cannot run {:?}: there is no such program", self.command[0]);
         if !found && cfg!(unix) {

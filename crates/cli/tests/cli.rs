@@ -818,15 +818,12 @@ async fn doctor_names_each_right_and_each_kind_of_read_only() {
             prefix: db.prefix.clone(),
             _folder: TempDir::new().expect("a folder"),
         };
-        let user = match is_postgres {
-            true => {
-                say(&format!("CREATE ROLE {role} LOGIN PASSWORD 'secret'")).await;
-                role.clone()
-            }
-            false => {
-                say(&format!("CREATE USER {role}@'%' IDENTIFIED BY 'secret'")).await;
-                format!("{role}@'%'")
-            }
+        let user = if is_postgres {
+            say(&format!("CREATE ROLE {role} LOGIN PASSWORD 'secret'")).await;
+            role.clone()
+        } else {
+            say(&format!("CREATE USER {role}@'%' IDENTIFIED BY 'secret'")).await;
+            format!("{role}@'%'")
         };
         for table in tables {
             say(&format!(

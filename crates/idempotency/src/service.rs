@@ -354,9 +354,10 @@ mod tests {
                 async move {
                     sleep(time).await;
                     fault(&database);
-                    let response = match refuses {
-                        true => Response::builder().status(503).header("retry-after", 1),
-                        false => Response::builder(),
+                    let response = if refuses {
+                        Response::builder().status(503).header("retry-after", 1)
+                    } else {
+                        Response::builder()
                     };
                     let body = Full::from(format!("charge {charge}"));
                     Ok::<_, Infallible>(response.body(body).expect("a response"))

@@ -1,12 +1,14 @@
 use std::time::Duration;
 
+use perennial_store::timing::Pauses;
+
 /// The number of times that a `Begin` without a reply is sent again, after pauses of 1 to 128 ms: a
 /// pool may have several connections to a server that was restarted.
 pub(crate) const BEGIN_TRIES: u32 = 8;
 
 /// The pauses between two tries to store the response of an idempotent request.
-pub(crate) const RESPONSE_PAUSES: [Duration; 2] =
-    [Duration::from_millis(250), Duration::from_secs(2)];
+pub(crate) const RESPONSE_PAUSES: Pauses =
+    Pauses::growing(Duration::from_millis(250), Duration::from_secs(2));
 
 /// The time after which a client may repeat a request that is in progress.
 pub(crate) const RETRY_IN_PROGRESS: Duration = Duration::from_secs(1);

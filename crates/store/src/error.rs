@@ -180,9 +180,10 @@ fn text_with_causes(error: &dyn StdError) -> String {
     causes.fold(error.to_string(), |text, cause| {
         let cause = cause.to_string();
         // Some errors of other crates have their cause in their own message.
-        match text.ends_with(&cause) {
-            true => text,
-            false => format!("{text}: {cause}"),
+        if text.ends_with(&cause) {
+            text
+        } else {
+            format!("{text}: {cause}")
         }
     })
 }
@@ -204,9 +205,10 @@ impl fmt::Debug for Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match f.alternate() {
-            true => f.write_str(&with_causes(self)),
-            false => f.write_str(&self.0.message),
+        if f.alternate() {
+            f.write_str(&with_causes(self))
+        } else {
+            f.write_str(&self.0.message)
         }
     }
 }

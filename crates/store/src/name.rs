@@ -137,9 +137,10 @@ pub fn acts(c: char) -> bool {
 pub fn visible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
-        match acts(c) {
-            true => shown.extend(c.escape_unicode()),
-            false => shown.push(c),
+        if acts(c) {
+            shown.extend(c.escape_unicode())
+        } else {
+            shown.push(c)
         }
     }
     shown

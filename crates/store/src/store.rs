@@ -187,11 +187,10 @@ impl Store {
         }
         if let Some(error) = error {
             let error = &*with_causes(error);
-            match is_known {
-                false => self.tell(&Note::DatabaseUnavailable { step, error }),
-                true => {
-                    tracing::debug!(target: "perennial::database", error, "the database still fails");
-                }
+            if is_known {
+                tracing::debug!(target: "perennial::database", error, "the database still fails");
+            } else {
+                self.tell(&Note::DatabaseUnavailable { step, error })
             }
         }
         works

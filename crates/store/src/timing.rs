@@ -37,21 +37,22 @@ pub(crate) const URGENT: Duration = Duration::from_millis(100);
 
 /// The pauses between two tries for a lock. All waiters have the same pauses, whatever their limits
 /// are, so that each waiter has the same chance when the lock is released.
-pub(crate) const LOCK_PAUSES: [Duration; 2] = [Duration::from_millis(100); 2];
+pub(crate) const LOCK_PAUSES: Pauses = Pauses::equal(Duration::from_millis(100));
 
 /// The pauses before a statement is run again.
-pub const STATEMENT_PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(200)];
+pub const STATEMENT_PAUSES: Pauses =
+    Pauses::growing(Duration::from_millis(1), Duration::from_millis(200));
 
 /// The approximate time for which a statement may still run on the server after its connection
 /// broke.
 pub(crate) const SETTLING: Duration = Duration::from_millis(250);
 
 /// The pauses before the tables are made or upgraded again, when another process got in the way.
-pub(crate) const TABLES_PAUSES: [Duration; 2] = [Duration::from_millis(50); 2];
+pub(crate) const TABLES_PAUSES: Pauses = Pauses::equal(Duration::from_millis(50));
 
 /// The pauses before a new SQLite file is opened again.
 #[cfg(feature = "sqlite")]
-pub(crate) const OPEN_PAUSES: [Duration; 2] = [Duration::from_millis(20); 2];
+pub(crate) const OPEN_PAUSES: Pauses = Pauses::equal(Duration::from_millis(20));
 
 /// The pause before a process listens again after its connection was lost.
 #[cfg(feature = "postgres")]
@@ -100,9 +101,32 @@ pub async fn within<T>(
     done.map_err(|_| Error::timeout(step, limit))
 }
 
-/// The pauses between attempts: each is twice the pause before, up to a limit.
+/// Lengths of the pauses between attempts: each is twice the one before, up to the longest.
+#[derive(Clone, Copy, Debug)]
+pub struct Pauses {
+    first: Duration,
+    longest: Duration,
+}
+
+impl Pauses {
+    pub const fn growing(first: Duration, longest: Duration) -> Self {
+        Self { first, longest }
+    }
+
+    pub const fn equal(length: Duration) -> Self {
+        Self::growing(length, length)
+    }
+
+    /// Returns the length of the pause after this number of pauses.
+    pub fn after(self, made: u32) -> Duration {
+        let doubled = 2_u32.saturating_pow(made);
+        self.first.saturating_mul(doubled).min(self.longest)
+    }
+}
+
+/// Waits between attempts.
 pub struct Backoff {
-    pauses: [Duration; 2],
+    pauses: Pauses,
     random: bool,
     /// The number of pauses so far, and the most of them.
     made: u32,
@@ -110,16 +134,8 @@ pub struct Backoff {
     end: Option<Instant>,
 }
 
-/// Returns the pause after a number of pauses: each is twice the pause before, from the first one up to the
-/// longest one.
-pub fn pause_after(made: u32, [first, longest]: [Duration; 2]) -> Duration {
-    let doubled = 2_u32.saturating_pow(made);
-    first.saturating_mul(doubled).min(longest)
-}
-
 impl Backoff {
-    /// Creates the pauses from the first to the longest.
-    pub const fn new(pauses: [Duration; 2]) -> Self {
+    pub const fn new(pauses: Pauses) -> Self {
         Self {
             pauses,
             random: false,
@@ -158,7 +174,7 @@ impl Backoff {
         if self.made == self.most || left == Some(Duration::ZERO) {
             return false;
         }
-        let mut pause = pause_after(self.made, self.pauses);
+        let mut pause = self.pauses.after(self.made);
         self.made += 1;
         if self.random {
             pause = pause.mul_f64(0.5 + random_unit() / 2.0);
@@ -184,7 +200,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn pauses_double_up_to_the_longest() {
-        let mut backoff = Backoff::new([100, 350].map(Duration::from_millis));
+        let pauses = Pauses::growing(Duration::from_millis(100), Duration::from_millis(350));
+        let mut backoff = Backoff::new(pauses);
         for expected in [100, 200, 350, 350] {
             let begun = Instant::now();
             assert!(backoff.pause().await);
@@ -194,7 +211,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn random_pause_is_half_as_long_at_least() {
-        let mut backoff = Backoff::new([RECHECK; 2]).random();
+        let mut backoff = Backoff::new(Pauses::equal(RECHECK)).random();
         for _ in 0..100 {
             let begun = Instant::now();
             assert!(backoff.pause().await);
@@ -205,13 +222,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn pauses_end_at_the_time_or_after_the_tries_that_are_set() {
         let begun = Instant::now();
-        let mut backoff = Backoff::new([RECHECK; 2]).limit(RECHECK * 5 / 2);
+        let mut backoff = Backoff::new(Pauses::equal(RECHECK)).limit(RECHECK * 5 / 2);
         for expected in [1000, 2000, 2500] {
             assert!(backoff.pause().await);
             assert_eq!(begun.elapsed(), Duration::from_millis(expected));
         }
         assert!(!backoff.pause().await);
-        let mut backoff = Backoff::new([RECHECK; 2]).tries(2);
+        let mut backoff = Backoff::new(Pauses::equal(RECHECK)).tries(2);
         assert!(backoff.pause().await && backoff.pause().await && !backoff.pause().await);
         assert_eq!(begun.elapsed(), Duration::from_millis(4500));
     }

@@ -63,9 +63,10 @@ async fn repeated_try_whose_first_sending_arrives_after_the_end_of_the_lease_hol
             let locks = store.locks();
             let lease = locks.try_lock(NAME).await.expect("answers");
             let lease = lease.expect("is free");
-            match is_released {
-                true => lease.release().await.expect("is held"),
-                false => drop(lease),
+            if is_released {
+                lease.release().await.expect("is held")
+            } else {
+                drop(lease)
             }
             tokio::time::sleep(arrival).await;
             store.arrives();

@@ -209,9 +209,10 @@ impl Shop {
         let took = began.elapsed();
         tracing::info!(name, ?took, "generated");
         let items = books.iter().map(item).collect::<String>();
-        let list = match books.is_empty() {
-            true => "<p>Nobody has bought a book lately. Be the first!</p>".to_owned(),
-            false => format!(r#"<ol class="list">{items}</ol>"#),
+        let list = if books.is_empty() {
+            "<p>Nobody has bought a book lately. Be the first!</p>".to_owned()
+        } else {
+            format!(r#"<ol class="list">{items}</ol>"#)
         };
         let ms = took.as_secs_f64() * 1e3;
         let now = format_rfc3339_seconds(SystemTime::now());

@@ -87,9 +87,10 @@ struct Options {
 
 impl Options {
     fn policy(&self) -> Refresh {
-        let policy = match self.honour_origin {
-            true => Refresh::from_headers(self.every),
-            false => Refresh::every(self.every),
+        let policy = if self.honour_origin {
+            Refresh::from_headers(self.every)
+        } else {
+            Refresh::every(self.every)
         };
         let policy = policy
             .soft_timeout(self.wait)
@@ -124,9 +125,10 @@ async fn run(options: Options) -> Result<(), Box<dyn Error>> {
         options.timeout,
     );
     let layer = site.layer(options.policy());
-    let layer = match options.honour_origin {
-        true => layer.invalidate_on_unsafe(),
-        false => layer,
+    let layer = if options.honour_origin {
+        layer.invalidate_on_unsafe()
+    } else {
+        layer
     };
     let (cookies, paths) = (options.bypass_cookie, options.bypass_path);
     let layer = layer.bypass_if(move |parts| {
@@ -135,9 +137,10 @@ async fn run(options: Options) -> Result<(), Box<dyn Error>> {
             || cookies.iter().any(|name| has_cookie(&parts.headers, name))
     });
     let names: Vec<_> = options.query.iter().map(String::as_str).collect();
-    let layer = match names.is_empty() {
-        true => layer,
-        false => layer.key(Key::new().query(names)),
+    let layer = if names.is_empty() {
+        layer
+    } else {
+        layer.key(Key::new().query(names))
     };
     let kept = layer.layer(tower::service_fn(move |request| {
         let proxy = proxy.clone();

@@ -55,10 +55,11 @@ fn hint(url: &str) -> String {
         Some("mysql" | "mariadb") => ("mysql", cfg!(feature = "mysql"), "URL"),
         _ => ("postgres", false, "postgres://user:password@host/database"),
     };
-    match built {
-        true => String::new(),
-        false => format!(
+    if built {
+        String::new()
+    } else {
+        format!(
             "\n(of this example: cargo run -p perennial-examples --features {feature} --bin session_lock -- {url})"
-        ),
+        )
     }
 }

@@ -45,9 +45,10 @@ impl Shop {
     ///
     /// The shop is closed.
     pub fn books(&self) -> Result<u32, String> {
-        match self.0.closed.load(SeqCst) {
-            true => Err("the shop is closed".into()),
-            false => Ok(self.0.books.load(SeqCst)),
+        if self.0.closed.load(SeqCst) {
+            Err("the shop is closed".into())
+        } else {
+            Ok(self.0.books.load(SeqCst))
         }
     }
 }

@@ -112,9 +112,10 @@ impl Admission {
         let refused = keys.refused.get(group);
         let was_asked = was_admitted || refused.is_some_and(|group| group.contains(&hash));
         let was_full = keys.full.is_some_and(|full| now < full + 2 * KEYS_PERIOD);
-        let admitted = match was_full {
-            true => Admitted::Briefly,
-            false => Admitted::Stored,
+        let admitted = if was_full {
+            Admitted::Briefly
+        } else {
+            Admitted::Stored
         };
         if was_asked && keys.again.len() < self.limit {
             keys.again.current.insert(hash);

@@ -75,11 +75,12 @@ impl Hints {
             "access-control-request-method",
             "access-control-request-headers",
         ];
-        let remedy = match cors.iter().any(|it| field.eq_ignore_ascii_case(it)) {
-            true => "Put the CORS layer outside of the layer, as visitors could invent any number of origins".to_owned(),
-            false => format!(
+        let remedy = if cors.iter().any(|it| field.eq_ignore_ascii_case(it)) {
+            "Put the CORS layer outside of the layer, as visitors could invent any number of origins".to_owned()
+        } else {
+            format!(
                 "To store a version for each value, add `.key(Key::new().header(…))` for `{field}` to the layer"
-            ),
+            )
         };
         tracing::warn!(
             path,

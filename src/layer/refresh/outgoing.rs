@@ -113,9 +113,10 @@ pub(super) fn give<B>(
     headers: HeaderMap,
     head: bool,
 ) -> Response<ResponseBody<B>> {
-    let mut response = Response::new(match head {
-        true => ResponseBody::none(),
-        false => ResponseBody::stored(stored.body().clone()),
+    let mut response = Response::new(if head {
+        ResponseBody::none()
+    } else {
+        ResponseBody::stored(stored.body().clone())
     });
     *response.status_mut() = stored.status();
     *response.headers_mut() = headers;

@@ -20,17 +20,35 @@ use crate::{
     page::{Answer, Failure, HitHeaders, Version},
 };
 
+/// How a request came to the service.
+#[derive(Clone, Copy)]
+pub(super) struct Forwarded {
+    pub(super) why: Forward,
+    /// Another request, which came first, caused the response.
+    pub(super) collapsed: bool,
+}
+
+impl Forwarded {
+    /// The request itself caused the response.
+    pub(super) fn leading(why: Forward) -> Self {
+        Self {
+            why,
+            collapsed: false,
+        }
+    }
+}
+
 impl RefreshLayer {
     /// Returns the response to a request. The error: the reason for a bypass. `Cache-Status`
     /// reports a version as a hit, unless this process has generated the version since `arrived`.
-    /// For such a version and for a failed response, `Cache-Status` has `fwd=why`, and `collapsed`
-    /// if that is true. A version that has replaced another one has `fwd=stale`.
+    /// For such a version and for a failed response, `Cache-Status` has what `forwarded` says. A version that
+    /// has replaced another one has `fwd=stale`.
     pub(super) fn respond<B>(
         &self,
         answer: Answer,
         parts: &Parts,
         now: Tick,
-        (why, collapsed): (Forward, bool),
+        Forwarded { why, collapsed }: Forwarded,
         arrived: Option<Tick>,
     ) -> Result<Response<ResponseBody<B>>, Bypass> {
         let (response, how) = match answer {
@@ -177,7 +195,7 @@ impl RefreshLayer {
             response: Some(outgoing::waits_for_itself(key).into()),
             ..Failure::new(format!("the generator of {key:?} asks for itself"))
         };
-        let why = (Forward::Bypass, false);
+        let why = Forwarded::leading(Forward::Bypass);
         match self.respond(Answer::Failed(failure), parts, now, why, None) {
             Ok(response) => response,
             // A failure has a response.

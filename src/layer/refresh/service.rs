@@ -19,6 +19,7 @@ use super::{
     outgoing,
     own_request::{OwnRequest, Purpose},
     request,
+    respond::Forwarded,
     target::RequestHost,
 };
 use crate::{
@@ -31,7 +32,7 @@ use crate::{
         invalidate::{Change, is_safe},
         own_writes::{Issuer, OwnWrites},
     },
-    page::{Accepts, Answer, Generate, Target, interval_of, parts::Run},
+    page::{Accepts, Answer, Generate, Lookup, Target, Visited, interval_of, parts::Run},
 };
 
 /// A service with stored responses; see [`RefreshLayer`].
@@ -123,36 +124,43 @@ where
             return ResponseFuture::ready(response);
         }
         let run = run.filter(|run| run.is_generator());
-        let own = match layer.pages.reads_own_writes() {
-            true => OwnWrites::of(&parts.headers, Issuer::of(&layer.pages)),
-            false => None,
+        let own = if layer.pages.reads_own_writes() {
+            OwnWrites::of(&parts.headers, Issuer::of(&layer.pages))
+        } else {
+            None
         };
         let is_forced = OwnRequest::of(&parts.extensions)
             .is_some_and(|request| request.is_for(Purpose::Regenerate));
         let is_usual = run.is_none() && own.is_none() && !is_forced;
         match layer.pages.look(&resource.key, &layer.policy, now) {
-            Ok(Answer::Version(version)) if is_usual => {
+            Lookup::Hit(Answer::Version(version)) if is_usual => {
                 ResponseFuture::ready(layer.give(&version, &parts, now, None))
             }
-            Ok(answer) if !is_forced && run.is_none() && !matches!(answer, Answer::Version(_)) => {
-                match layer.respond(answer, &parts, now, (Forward::Bypass, false), None) {
+            Lookup::Hit(answer)
+                if !is_forced && run.is_none() && !matches!(answer, Answer::Version(_)) =>
+            {
+                let forwarded = Forwarded::leading(Forward::Bypass);
+                match layer.respond(answer, &parts, now, forwarded, None) {
                     Ok(response) => ResponseFuture::ready(response),
                     Err(why) => pass(parts, body, why),
                 }
             }
             looked => {
                 request::hint(&parts, layer);
-                let stale = looked.err().unwrap_or(true);
-                let admitted = match stale {
-                    true => Admitted::Stored,
-                    false => layer.admission.admits(&resource.key, now),
+                let forward = match looked {
+                    Lookup::Hit(_) | Lookup::Stale => Forward::Stale,
+                    Lookup::Purged | Lookup::Miss => Forward::Miss,
+                };
+                let admitted = match looked {
+                    Lookup::Miss => layer.admission.admits(&resource.key, now),
+                    // The page was stored before, so nobody has invented its key.
+                    Lookup::Hit(_) | Lookup::Stale | Lookup::Purged => Admitted::Stored,
                 };
                 if admitted == Admitted::No {
                     return pass(parts, body, Bypass::TooManyKeys);
                 }
                 let kept_briefly = admitted == Admitted::Briefly;
                 let resource = resource.into_owned();
-                let forward = if stale { Forward::Stale } else { Forward::Miss };
                 let shared = Arc::clone(&self.0);
                 let request = (parts, body, resource);
                 let visit = visit(shared, request, forward, kept_briefly, own, run.clone());
@@ -282,7 +290,7 @@ where
         Some(_) => OwnRequest::policy(layer.policy),
         None => layer.policy,
     };
-    let (answer, leads) = match (forced, &run) {
+    let Visited { answer, leads } = match (forced, &run) {
         (None, Some(run)) => {
             let visit = layer
                 .pages
@@ -301,19 +309,23 @@ where
                 accepts.not_before = own.wait_until_known(&layer.pages).await;
             }
             let visit = layer.pages.visit(&resource.key, &policy, accepts, make);
-            let (answer, leads) = visit.await;
-            let pages = &layer.pages;
-            match own {
-                Some(_) => (pages.or_servable(answer, &resource.key, &policy), leads),
-                None => (answer, leads),
-            }
+            let Visited { answer, leads } = visit.await;
+            let answer = match own {
+                Some(_) => layer.pages.or_servable(answer, &resource.key, &policy),
+                None => answer,
+            };
+            Visited { answer, leads }
         }
     };
     let now = layer.pages.now();
     if let (Some(_), Answer::Version(version)) = (&run, &answer) {
         return Ok(layer.give_to_generator(version, &parts, now));
     }
-    match layer.respond(answer, &parts, now, (forward, !leads), Some(arrived)) {
+    let forwarded = Forwarded {
+        why: forward,
+        collapsed: !leads,
+    };
+    match layer.respond(answer, &parts, now, forwarded, Some(arrived)) {
         Ok(response) => Ok(response),
         Err(why) => pass(Arc::clone(&shared), (parts, body), forward, why).await,
     }

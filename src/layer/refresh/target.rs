@@ -27,9 +27,10 @@ impl RequestHost {
 
     /// Returns a URI or an absolute path of the request's host. A relative path names nothing here.
     fn own(&self, reference: &str) -> Option<Uri> {
-        let uri: Uri = match reference.starts_with("//") {
-            true => format!("http:{reference}").parse().ok()?,
-            false => reference.parse().ok()?,
+        let uri: Uri = if reference.starts_with("//") {
+            format!("http:{reference}").parse().ok()?
+        } else {
+            reference.parse().ok()?
         };
         let default = match uri.scheme_str() {
             Some("http") => 80,

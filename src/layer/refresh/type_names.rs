@@ -14,9 +14,10 @@ pub(super) fn all(extensions: &Extensions) -> Vec<String> {
     let lines = text.lines().filter_map(|line| line.strip_prefix("    "));
     let names = lines.map(|line| line.trim_end_matches(',').to_owned());
     let names: Vec<_> = names.collect();
-    match names.len() == extensions.len() {
-        true => names,
-        false => Vec::new(),
+    if names.len() == extensions.len() {
+        names
+    } else {
+        Vec::new()
     }
 }
 

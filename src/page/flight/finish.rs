@@ -11,7 +11,7 @@ use crate::{
     event::{Bypass, Outcome},
     extensions::Tags,
     page::{Failure, Meta},
-    timing::{PUBLISH_PAUSES, PUBLISH_RETRY, RECHECK, pause_after},
+    timing::{PUBLISH_PAUSES, PUBLISH_RETRY, RECHECK},
 };
 
 #[derive(Clone, Debug)]
@@ -73,9 +73,10 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
     fn failed(&mut self, lease: Option<i64>, as_of: AsOf, failure: Failure) -> Duration {
         let policy = self.facts.policy;
         let serves_old = self.is_servable_for(policy.cooldown_time()) && !policy.shows_failures;
-        let cooldown = match serves_old {
-            true => policy.cooldown_time(),
-            false => policy.cooldown_after(self.flight.failures),
+        let cooldown = if serves_old {
+            policy.cooldown_time()
+        } else {
+            policy.cooldown_after(self.flight.failures)
         };
         let failure = failure.retrying(cooldown);
         let text = failure.text();
@@ -150,9 +151,10 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
     pub(super) fn publishing(&mut self, mut publishing: Publishing<B>, event: &Event<B>) {
         match event {
             Event::Published(true) => {
-                self.ended(match publishing.renews {
-                    true => Outcome::Renewed,
-                    false => Outcome::Stored,
+                self.ended(if publishing.renews {
+                    Outcome::Renewed
+                } else {
+                    Outcome::Stored
                 });
                 self.set_newest(publishing.new);
                 self.answer_with_newest();
@@ -163,9 +165,10 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
             // Another process has published a version, or soon will.
             Event::Published(false) => {
                 self.ended(Outcome::Overtaken);
-                match publishing.shown {
-                    true => self.release(),
-                    false => self.look(Some(publishing.new)),
+                if publishing.shown {
+                    self.release()
+                } else {
+                    self.look(Some(publishing.new))
                 }
             }
             Event::Due if publishing.again.is_some() => self.send(publishing),
@@ -186,8 +189,7 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
                     self.ended(Outcome::Unsaved);
                     return self.release();
                 }
-                publishing.again =
-                    Some(self.facts.now + pause_after(publishing.tries, PUBLISH_PAUSES));
+                publishing.again = Some(self.facts.now + PUBLISH_PAUSES.after(publishing.tries));
                 publishing.tries += 1;
                 self.enter(Phase::Publishing(publishing), Step::Wait);
             }

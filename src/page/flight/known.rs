@@ -257,9 +257,10 @@ pub(crate) struct HeldElsewhere {
 impl HeldElsewhere {
     /// Takes the state of the page at `asked`. A newer version ends the wait for the lease.
     pub(crate) fn told(&mut self, page: Awaited, asked: Tick) {
-        self.until = match page.fence > self.known {
-            true => asked,
-            false => asked + page.remaining,
+        self.until = if page.fence > self.known {
+            asked
+        } else {
+            asked + page.remaining
         };
     }
 }
@@ -279,17 +280,36 @@ pub(crate) enum Answer<B> {
     },
 }
 
+/// What memory has for a request. Without an answer, the request starts or joins a regeneration.
+#[derive(Clone, Debug)]
+pub(crate) enum Lookup<B> {
+    /// The answer.
+    Hit(Answer<B>),
+    /// A version that is not served to this request, or whose state has to be asked for first.
+    Stale,
+    /// A version that was purged: the key is known, and there is nothing to serve.
+    Purged,
+    /// No version.
+    Miss,
+}
+
 impl<B> Known<B> {
-    /// Answers a request from memory. `Err`: the request starts or joins a regeneration; `true`:
-    /// memory has a version that is not purged.
+    /// Returns what memory has for a request that it does not answer.
+    pub(crate) fn without_answer(&self, facts: &Facts<'_>) -> Lookup<B> {
+        match self {
+            Self::Version(version) if version.freshness(facts) == Freshness::Purged => {
+                Lookup::Purged
+            }
+            Self::Version(_) => Lookup::Stale,
+            Self::HitForPass { .. } | Self::Cooldown { .. } => Lookup::Miss,
+        }
+    }
+
+    /// Answers a request from memory.
     ///
     /// `is_busy`: this process already regenerates the key, or shuts down.
     #[inline]
-    pub(crate) fn look(
-        self,
-        facts: &Facts<'_>,
-        is_busy: impl FnOnce() -> bool,
-    ) -> Result<Answer<B>, bool> {
+    pub(crate) fn look(self, facts: &Facts<'_>, is_busy: impl FnOnce() -> bool) -> Lookup<B> {
         match self {
             // In a cooldown nobody regenerates the page, for its author neither. Where the permit was
             // missing, the visitor may bring one.
@@ -299,22 +319,23 @@ impl<B> Known<B> {
                     && !facts.permit
                     && version.freshness(&facts.for_everybody()).is_servable() =>
             {
-                Ok(Answer::Version(version))
+                Lookup::Hit(Answer::Version(version))
             }
             Self::Version(version) => match version.freshness(facts) {
-                Freshness::Fresh => Ok(Answer::Version(version)),
+                Freshness::Fresh => Lookup::Hit(Answer::Version(version)),
                 freshness
                     if freshness.is_servable()
                         && (facts.now < version.ask_again_at || is_busy()) =>
                 {
-                    Ok(Answer::Version(version))
+                    Lookup::Hit(Answer::Version(version))
                 }
-                freshness => Err(freshness != Freshness::Purged),
+                Freshness::Purged => Lookup::Purged,
+                Freshness::Stale | Freshness::Expired => Lookup::Stale,
             },
             Self::HitForPass { until, why, meta }
                 if facts.now < until && facts.list.judge(&meta) == Freshness::Fresh =>
             {
-                Ok(Answer::Pass(why))
+                Lookup::Hit(Answer::Pass(why))
             }
             Self::Cooldown {
                 until,
@@ -323,9 +344,9 @@ impl<B> Known<B> {
                 ..
             } if facts.now < ask_again_at && facts.list.judge(&meta) != Freshness::Purged => {
                 let retry_in = until - facts.now;
-                Ok(Answer::Unavailable { retry_in })
+                Lookup::Hit(Answer::Unavailable { retry_in })
             }
-            Self::HitForPass { .. } | Self::Cooldown { .. } => Err(false),
+            Self::HitForPass { .. } | Self::Cooldown { .. } => Lookup::Miss,
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     clock::Tick,
     event::Outcome,
     page::Meta,
-    timing::{POLL_PAUSES, RECHECK, pause_after},
+    timing::{POLL_PAUSES, RECHECK},
 };
 
 impl<B: Clone + PartialEq> Decision<'_, B> {
@@ -117,9 +117,10 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
     /// holds the lease.
     pub(super) fn wait(&mut self) {
         let longest = self.flight.held_until - self.facts.now;
-        let pause = match longest.is_zero() {
-            true => pause_after(self.flight.polls, POLL_PAUSES),
-            false => pause_after(self.flight.polls, POLL_PAUSES).min(longest),
+        let pause = if longest.is_zero() {
+            POLL_PAUSES.after(self.flight.polls)
+        } else {
+            POLL_PAUSES.after(self.flight.polls).min(longest)
         };
         self.flight.polls += 1;
         match self.flight.passes {

@@ -120,9 +120,10 @@ impl<B: Clone + PartialEq> Shown<B> {
             Self::Passing(why) if !visitor.leads => return Next::Answer(Answer::Pass(*why)),
             Self::Passing(why) => {
                 let until = limit(policy.timeout.max(facts.statement));
-                return match facts.now < until {
-                    true => Next::Until(until),
-                    false => Next::Answer(Answer::Pass(*why)),
+                return if facts.now < until {
+                    Next::Until(until)
+                } else {
+                    Next::Answer(Answer::Pass(*why))
                 };
             }
             // The policy's timeout bounds the leader's own generator.

@@ -14,6 +14,7 @@ use crate::{
         flight::{AsOf, Generated, Origin},
         parts::{self, Inherited, Run},
     },
+    policy::GenerationTimes,
 };
 
 impl Pages {
@@ -128,7 +129,8 @@ impl Task {
                     };
                     let mut page = Page::new(&key, response, metadata, before);
                     pages.warn_of_retagging(before, &page);
-                    let times = [began, began.saturating_add(micros(took))];
+                    let published = began.saturating_add(micros(took));
+                    let times = GenerationTimes { began, published };
                     page.meta.timed(&policy, times);
                     Generated::Content(Arc::new(page))
                 }

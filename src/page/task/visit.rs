@@ -8,12 +8,19 @@ use super::Task;
 use crate::{
     event::{Bypass, Reason},
     page::{
-        Accepts, Answer, Facts, Generate, Pages, Shown,
+        Accepts, Answer, Facts, Generate, Lookup, Pages, Shown,
         flight::{Flight, Next, Visitor},
         parts,
     },
     policy::Refresh,
 };
+
+/// The end of a visit.
+pub(crate) struct Visited {
+    pub(crate) answer: Answer,
+    /// The request was the one that started the regeneration.
+    pub(crate) leads: bool,
+}
 
 impl Pages {
     fn facts_for<'a>(&'a self, key: &'a str, policy: &'a Refresh, accepts: Accepts) -> Facts<'a> {
@@ -25,7 +32,7 @@ impl Pages {
 
     /// Answers a request that memory alone cannot answer: the request starts or joins a
     /// regeneration, and waits within the limits of the policy. `generate` returns the generator if
-    /// this request is the leader. The result is the answer, and true for the leader.
+    /// this request is the leader.
     ///
     /// Cancel safe: a regeneration that has started continues.
     pub(crate) async fn visit(
@@ -34,14 +41,19 @@ impl Pages {
         policy: &Refresh,
         accepts: Accepts,
         generate: impl FnOnce() -> Generate,
-    ) -> (Answer, bool) {
+    ) -> Visited {
         let arrived = self.now();
         self.synced().await;
         let mut generate = Some(generate);
         'restart: loop {
             let (mut progress, leads) = match self.join(key, policy, accepts, &mut generate) {
                 Ok(joined) => joined,
-                Err(answer) => return (answer, false),
+                Err(answer) => {
+                    return Visited {
+                        answer,
+                        leads: false,
+                    };
+                }
             };
             loop {
                 let seen = progress.borrow_and_update().clone();
@@ -52,11 +64,12 @@ impl Pages {
                     leads: leads && waits,
                 };
                 match seen.wait(visitor, &facts) {
-                    Next::Answer(answer) => return (answer, leads),
+                    Next::Answer(answer) => return Visited { answer, leads },
                     Next::Until(until) => {
                         let changed = tokio::time::timeout(until - facts.now, progress.changed());
                         if let Ok(Err(_)) = changed.await {
-                            return (seen.lost(&self.facts(key, policy)), leads);
+                            let answer = seen.lost(&self.facts(key, policy));
+                            return Visited { answer, leads };
                         }
                     }
                     Next::Restart(until) => {
@@ -97,7 +110,7 @@ impl Pages {
             ..self.facts_for(key, policy, accepts)
         };
         if let Some(view) = view.clone()
-            && let Ok(answer) = view.look(&facts, || self.is_elsewhere(key))
+            && let Lookup::Hit(answer) = view.look(&facts, || self.is_elsewhere(key))
         {
             return Err(answer);
         }

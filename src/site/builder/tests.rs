@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::timing::{
-    COOLDOWN, FIRST_COOLDOWN, FIRST_WAIT, GENERATION, LEASE, NEGATIVE_INTERVAL, PROVISIONAL,
-    SOFT_TIMEOUT,
+    FIRST_COOLDOWN, FIRST_WAIT, GENERATION, LEASE, LONGEST_COOLDOWN, NEGATIVE_INTERVAL,
+    PROVISIONAL, SHORTEST_COOLDOWN, SOFT_TIMEOUT,
 };
 use perennial_store::timing::STATEMENT_TIMEOUT;
 
@@ -54,8 +54,8 @@ fn default_in(source: &str, method: &str) -> String {
 fn documents_name_the_defaults_of_the_policy() {
     let cooldown = format!(
         "the interval, but at least {} and at most {}",
-        time(COOLDOWN[0]),
-        time(COOLDOWN[1])
+        time(SHORTEST_COOLDOWN),
+        time(LONGEST_COOLDOWN)
     );
     for (method, default) in [
         ("soft_timeout", time(SOFT_TIMEOUT)),

@@ -29,9 +29,10 @@ pub(crate) fn append(path: &Path) -> io::Result<File> {
 /// Makes the folder of a new record.
 pub(crate) fn begin(folder: &Path) -> Result {
     fs::create_dir_all(folder)?;
-    match read(folder)?.is_empty() {
-        true => Ok(()),
-        false => Err(format!("{folder:?} has another record: name an empty folder").into()),
+    if read(folder)?.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("{folder:?} has another record: name an empty folder").into())
     }
 }
 

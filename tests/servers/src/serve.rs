@@ -120,9 +120,12 @@ pub(crate) async fn serve(options: Options) -> Result {
         bank: options.bank,
         runs: Arc::default(),
     };
-    let every = |interval| match options.in_background {
-        true => Refresh::every(interval).in_background(),
-        false => Refresh::every(interval),
+    let every = |interval| {
+        if options.in_background {
+            Refresh::every(interval).in_background()
+        } else {
+            Refresh::every(interval)
+        }
     };
     let pages = |policy: Refresh| get(page).layer(site.layer(policy));
     let app = Router::new()

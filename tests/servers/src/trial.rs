@@ -159,9 +159,10 @@ async fn suffer(
         )
         .into());
     }
-    let names = match options.faults.is_empty() {
-        true => known,
-        false => options.faults.clone(),
+    let names = if options.faults.is_empty() {
+        known
+    } else {
+        options.faults.clone()
     };
     let end = Instant::now() + Duration::from_secs(60 * options.minutes);
     let mut names = schedule(&names, random.fork());

@@ -215,9 +215,10 @@ impl Leases {
             }
             (Call::Extend(Extend { lease: row, length }), CallResult::Done(extended)) => {
                 if let Some(lease) = self.of(&row.name, process, row.fence) {
-                    match extended {
-                        true => lease.until = lease.until.max(under.at + micros(*length)),
-                        false => lease.until = under.at,
+                    if *extended {
+                        lease.until = lease.until.max(under.at + micros(*length))
+                    } else {
+                        lease.until = under.at
                     }
                 }
             }

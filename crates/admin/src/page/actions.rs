@@ -239,9 +239,10 @@ pub(crate) async fn on_lock(
     log(&viewer, "Break", &name);
     let locks = admin.site.locks();
     let name = LockName::of(kind, name);
-    match locks.break_lock(name, Some(fence)).await? {
-        true => Ok(redirect(&viewer, "locks?done=broken")),
-        false => Ok(changed(&viewer, "lock", "locks")),
+    if locks.break_lock(name, Some(fence)).await? {
+        Ok(redirect(&viewer, "locks?done=broken"))
+    } else {
+        Ok(changed(&viewer, "lock", "locks"))
     }
 }
 

@@ -16,14 +16,15 @@ impl Patient<'_> {
             "connected in {:.1?}; a statement takes {took:.1?}",
             self.connected_in
         );
-        match took < Duration::from_millis(100) {
-            true => found(Verdict::Ok, text),
-            false => found(
+        if took < Duration::from_millis(100) {
+            found(Verdict::Ok, text)
+        } else {
+            found(
                 Verdict::Warning,
                 format!(
                     "{text}: a first version and a lock wait for it. Move the site nearer to the database"
                 ),
-            ),
+            )
         }
     }
 
@@ -38,19 +39,21 @@ impl Patient<'_> {
             .split(|c: char| !c.is_ascii_digit())
             .map(|it| it.parse().unwrap_or(0));
         let number: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-        let least = match version.contains("MariaDB") {
-            true => (10, 6),
-            false => least,
+        let least = if version.contains("MariaDB") {
+            (10, 6)
+        } else {
+            least
         };
-        match number >= least {
-            true => found(Verdict::Ok, format!("version {version}")),
-            false => found(
+        if number >= least {
+            found(Verdict::Ok, format!("version {version}"))
+        } else {
+            found(
                 Verdict::Failure,
                 format!(
                     "version {version} is too old: claims and locks need {}.{} or newer",
                     least.0, least.1
                 ),
-            ),
+            )
         }
     }
 
@@ -93,12 +96,13 @@ impl Patient<'_> {
                 failures.push(*failure);
             }
         }
-        match failures.is_empty() {
-            true => found(
+        if failures.is_empty() {
+            found(
                 Verdict::Ok,
                 "the server takes writes, and sessions commit them",
-            ),
-            false => found(Verdict::Failure, failures.join("; ")),
+            )
+        } else {
+            found(Verdict::Failure, failures.join("; "))
         }
     }
 
@@ -156,12 +160,13 @@ impl Patient<'_> {
             }
         };
         let is_serializable = level.eq_ignore_ascii_case("serializable");
-        match is_serializable {
-            true => found(
+        if is_serializable {
+            found(
                 Verdict::Warning,
                 "transactions are serializable by default: contended tries fail and are repeated. Perennial needs no more than READ COMMITTED",
-            ),
-            false => found(Verdict::Ok, level.to_lowercase()),
+            )
+        } else {
+            found(Verdict::Ok, level.to_lowercase())
         }
     }
 
@@ -180,14 +185,15 @@ impl Patient<'_> {
             .await?;
         let text =
             format!("max_allowed_packet is {packet} bytes, the largest stored page {largest}");
-        match packet > 2 * largest && packet > 16_000_000 {
-            true => found(Verdict::Ok, text),
-            false => found(
+        if packet > 2 * largest && packet > 16_000_000 {
+            found(Verdict::Ok, text)
+        } else {
+            found(
                 Verdict::Warning,
                 format!(
                     "{text}: pages up to `Builder::max_body` (8 MiB by default) have to fit; set 16777216 or more"
                 ),
-            ),
+            )
         }
     }
 
@@ -201,14 +207,15 @@ impl Patient<'_> {
             // The tables' columns are bytes.
             Kind::MySql => return Ok(None),
         };
-        match encoding.to_uppercase().starts_with("UTF") {
-            true => found(Verdict::Ok, encoding),
-            false => found(
+        if encoding.to_uppercase().starts_with("UTF") {
+            found(Verdict::Ok, encoding)
+        } else {
+            found(
                 Verdict::Warning,
                 format!(
                     "the database stores texts as {encoding}: names outside of it are refused. Use UTF-8"
                 ),
-            ),
+            )
         }
     }
 }

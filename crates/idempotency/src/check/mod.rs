@@ -228,9 +228,10 @@ impl<const N: usize> Check<N> {
     ) -> Result<&'static str, Broken> {
         let promises = &world.promises;
         let first = world.row.map(|row| row.sent);
-        let same = match first == Some(sent) {
-            true => Ok(()),
-            false => Err(OTHER),
+        let same = if first == Some(sent) {
+            Ok(())
+        } else {
+            Err(OTHER)
         };
         match answer {
             Answer::Replay(response) => promises.replays(sent, *response).map(|()| "replayed"),

@@ -231,9 +231,10 @@ impl LeaseCore {
             holds = extended && term.extend(requested);
             holds || term.lose()
         });
-        match holds {
-            true => Ok(()),
-            false => Err(Error::lost(self.row.name.as_str())),
+        if holds {
+            Ok(())
+        } else {
+            Err(Error::lost(self.row.name.as_str()))
         }
     }
 

@@ -97,20 +97,22 @@ pub async fn run_inside<DB: Driver>(
         Side::MySql => connection.is_in_transaction(),
         _ => true,
     };
-    match is_inside {
-        true => DB::run(connection, statement, arguments).await,
-        false => Err(sqlx::Error::Protocol(NO_TRANSACTION.to_owned())),
+    if is_inside {
+        DB::run(connection, statement, arguments).await
+    } else {
+        Err(sqlx::Error::Protocol(NO_TRANSACTION.to_owned()))
     }
 }
 
 /// Returns the error of a step in a transaction of the application's.
 pub fn step(step: &str, error: sqlx::Error) -> Error {
-    match error.to_string().contains(NO_TRANSACTION) {
-        true => Error::invalid(format!(
+    if error.to_string().contains(NO_TRANSACTION) {
+        Error::invalid(format!(
             "`{step}` needs a transaction, and the connection is in none: begin one by `pool.begin()`, pass it, and commit it. \
              (On MySQL, Perennial sees only a transaction that sqlx has begun.)"
-        )),
-        false => Error::step(step, error),
+        ))
+    } else {
+        Error::step(step, error)
     }
 }
 

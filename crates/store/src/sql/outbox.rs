@@ -31,14 +31,17 @@ impl OnConnection for Rows<'_> {
         for (id, name) in self.rows {
             let row = [Arg::Text(id), Arg::Text(name)];
             let written = run_inside::<DB>(connection, side, &write, &row).await;
-            written.map_err(|error| match has_code::<DB>(&error, DB::DIALECT.missing) {
-                true => Error::invalid(format!(
+            written.map_err(|error| {
+if has_code::<DB>(&error, DB::DIALECT.missing) {
+Error::invalid(format!(
                     "the transaction's database has no table `{}outbox`: an invalidation in a transaction needs the \
                      site's own database; elsewhere, call `invalidate_tag` after the commit",
                     self.tables.qualified()
-                )),
-                false => connection::step(STEP, error),
-            })?;
+                ))
+} else {
+connection::step(STEP, error)
+}
+})?;
         }
         Ok(())
     }

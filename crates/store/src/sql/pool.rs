@@ -74,9 +74,10 @@ impl<DB: Driver> Borrowed<DB> {
 
     /// Closes the connection of a server.
     pub fn close(mut self) {
-        match DB::DIALECT.socket {
-            true => drop(self.detach()),
-            false => self.give_back(),
+        if DB::DIALECT.socket {
+            drop(self.detach())
+        } else {
+            self.give_back()
         }
     }
 

@@ -17,12 +17,13 @@ pub fn side_of(url: &str) -> Result<Side, Error> {
             ));
         }
     };
-    match is_built_in {
-        true => Ok(side),
-        false => Err(refused(
+    if is_built_in {
+        Ok(side)
+    } else {
+        Err(refused(
             url,
             &format!("enable perennial's feature `{feature}` in Cargo.toml"),
-        )),
+        ))
     }
 }
 

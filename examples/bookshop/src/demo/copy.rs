@@ -72,9 +72,10 @@ impl Controls {
         if self.fails.load(Relaxed) {
             return Err(StatusCode::INTERNAL_SERVER_ERROR);
         }
-        let fresh_for = match self.held.load(Relaxed) {
-            true => HELD,
-            false => until_next_round(SystemTime::now()),
+        let fresh_for = if self.held.load(Relaxed) {
+            HELD
+        } else {
+            until_next_round(SystemTime::now())
         };
         Ok((fresh_for, format!("{}.{number}", std::process::id())))
     }

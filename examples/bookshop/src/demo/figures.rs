@@ -137,9 +137,10 @@ struct Inner {
 
 impl Inner {
     fn side(&mut self, perennial: bool) -> &mut Side {
-        match perennial {
-            true => &mut self.with,
-            false => &mut self.without,
+        if perennial {
+            &mut self.with
+        } else {
+            &mut self.without
         }
     }
 

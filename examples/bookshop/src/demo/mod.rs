@@ -82,12 +82,13 @@ impl Demo {
 
     fn introduce(&self, address: SocketAddr) {
         let [a, b] = [0, 1].map(|shop| self.shops.address(shop));
-        let stop = match std::io::IsTerminal::is_terminal(&std::io::stdout()) {
-            true => "Ctrl-C stops it.".to_owned(),
-            false => format!(
+        let stop = if std::io::IsTerminal::is_terminal(&std::io::stdout()) {
+            "Ctrl-C stops it.".to_owned()
+        } else {
+            format!(
                 "There is no terminal here: `kill {}` stops it.",
                 std::process::id()
-            ),
+            )
         };
         common::print(format_args!(
             "The demonstration is at http://{address}/\n\n\

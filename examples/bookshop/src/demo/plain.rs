@@ -70,9 +70,10 @@ impl Demo {
             tokio::time::sleep(Duration::from_millis(50)).await;
             let is_over = round_at(SystemTime::now()) > number;
             let Some(round) = self.figures.round(at) else {
-                match is_over {
-                    true => return Err("no shop answers".into()),
-                    false => continue,
+                if is_over {
+                    return Err("no shop answers".into());
+                } else {
+                    continue;
                 }
             };
             let steps = rounds::steps(&round, &self.leases.all());

@@ -164,9 +164,10 @@ impl Database {
                     fence == row.fence && is_owner || mutant == Some(Mutant::ReleaseWithoutOwner);
                 if releases {
                     self.cooling = NOW + cooldown;
-                    self.lock.failures = match cooldown.is_zero() {
-                        true => 0,
-                        false => self.lock.failures + u32::from(owner != 0),
+                    self.lock.failures = if cooldown.is_zero() {
+                        0
+                    } else {
+                        self.lock.failures + u32::from(owner != 0)
                     };
                     self.lock.owner = 0;
                     self.lock.expires = match mutant {
@@ -234,9 +235,10 @@ impl Database {
     }
 
     fn under_the_fence(&self, row: Row) -> Result<(), Broken> {
-        match self.lock.fence == row.fence {
-            true => Ok(()),
-            false => Err("S2: what is stored changes only while the lock's fence is the lease's"),
+        if self.lock.fence == row.fence {
+            Ok(())
+        } else {
+            Err("S2: what is stored changes only while the lock's fence is the lease's")
         }
     }
 

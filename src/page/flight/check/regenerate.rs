@@ -115,11 +115,10 @@ impl Process {
             if NOW < self.cooling && matches!(self.view, Some(Known::Cooldown { .. })) {
                 return Err("S12: no generator runs in a cooldown that began without the store");
             }
-            return match run.is_away {
-                true => Ok(()),
-                false => {
-                    Err("S18: without a lease it is generated only where the store is unavailable")
-                }
+            return if run.is_away {
+                Ok(())
+            } else {
+                Err("S18: without a lease it is generated only where the store is unavailable")
             };
         }
         around.database.begun += 1;

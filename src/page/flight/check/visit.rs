@@ -6,7 +6,8 @@ use crate::{
     clock::Tick,
     event::Bypass,
     page::flight::{
-        Answer, Facts, Freshness, Known, Next, Origin, Phase, Shown, Verdicts, Version, Visitor,
+        Answer, Facts, Freshness, Known, Lookup, Next, Origin, Phase, Shown, Verdicts, Version,
+        Visitor,
         check::{
             content::{Marks, Read, Text},
             process::{Around, Process, Run, Waiting},
@@ -30,7 +31,7 @@ impl Process {
         let is_busy = self.closing || self.run.is_some() || self.is_held();
         let answer = match self.view.clone() {
             Some(view) => view.look(&self.facts(around.setup), || is_busy),
-            None => Err(false),
+            None => Lookup::Miss,
         };
         // A version that was generated at this instant of the model counts as older than the
         // visitor.
@@ -42,16 +43,16 @@ impl Process {
         };
         if let Some(Known::HitForPass { until, .. }) = &self.view
             && *until > NOW
-            && answer.is_err()
+            && !matches!(answer, Lookup::Hit(_))
         {
             around.seen.push("hit-for-pass is ended by an invalidation");
         }
         match answer {
-            Ok(answer) => {
+            Lookup::Hit(answer) => {
                 self.is_regenerated(&answer, around)?;
                 self.answered(&answer, None, around)
             }
-            Err(_) => self.join(visitor, request, around),
+            Lookup::Stale | Lookup::Purged | Lookup::Miss => self.join(visitor, request, around),
         }
     }
 
@@ -64,11 +65,10 @@ impl Process {
         };
         let is_under_way = self.run.as_ref().is_some_and(|run| !run.state.is_over());
         let has_reason = facts.now < version.ask_again_at || self.closing || self.is_held();
-        match version.freshness(&facts) == Freshness::Fresh || is_under_way || has_reason {
-            true => Ok(()),
-            false => Err(
-                "S23: a version that is not fresh is served only while the next one is under way",
-            ),
+        if version.freshness(&facts) == Freshness::Fresh || is_under_way || has_reason {
+            Ok(())
+        } else {
+            Err("S23: a version that is not fresh is served only while the next one is under way")
         }
     }
 
@@ -88,7 +88,7 @@ impl Process {
             return self.serve(around);
         }
         if let Some(view) = self.view.clone()
-            && let Ok(answer) = view.look(&self.facts(around.setup), || self.is_held())
+            && let Lookup::Hit(answer) = view.look(&self.facts(around.setup), || self.is_held())
         {
             return self.answered(&answer, None, around);
         }
@@ -226,9 +226,10 @@ impl Process {
     }
 
     fn may_share(&self, version: &Version<Read>) -> Result<(), Broken> {
-        match version.page.body < self.known.marks.purged {
-            true => Err("S6: no version is served whose purge is known"),
-            false => Ok(()),
+        if version.page.body < self.known.marks.purged {
+            Err("S6: no version is served whose purge is known")
+        } else {
+            Ok(())
         }
     }
 
@@ -284,7 +285,8 @@ impl Process {
                 }
             }
             for is_busy in [false, true] {
-                if let Ok(Answer::Version(version)) = view.clone().look(&facts, || is_busy) {
+                if let Lookup::Hit(Answer::Version(version)) = view.clone().look(&facts, || is_busy)
+                {
                     self.may_serve(&version, &facts)?;
                 }
             }

@@ -283,9 +283,10 @@ impl World {
                 && unextended != Some(number)
                 && !lease.lost
             {
-                match self.database.extend(lease.row) {
-                    true => lease.until = NOW + LEASE,
-                    false => lease.lost = true,
+                if self.database.extend(lease.row) {
+                    lease.until = NOW + LEASE
+                } else {
+                    lease.lost = true
                 }
             }
             if process.sleep != Some(Sleep::Suspended) {

@@ -63,9 +63,10 @@ impl Disk {
 
     async fn freezes(&self, how: &str) -> Result {
         let status = Command::new("fsfreeze").arg(how).arg(&self.0).status();
-        match status.await?.success() {
-            true => Ok(()),
-            false => Err(format!("fsfreeze {how} {} failed", self.0.display()).into()),
+        if status.await?.success() {
+            Ok(())
+        } else {
+            Err(format!("fsfreeze {how} {} failed", self.0.display()).into())
         }
     }
 }

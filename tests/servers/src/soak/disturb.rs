@@ -231,9 +231,10 @@ impl Site {
 
     /// Lets the network of a process be in this state for a while, or that of all processes.
     async fn wire_is(&mut self, process: usize, state: State, at_most: u64) {
-        let wires = match self.random.bool() {
-            true => 0..self.wires.len(),
-            false => process..process + 1,
+        let wires = if self.random.bool() {
+            0..self.wires.len()
+        } else {
+            process..process + 1
         };
         for wire in &self.wires[wires] {
             wire.set(state);

@@ -240,9 +240,12 @@ impl<DB: Driver> SqlStore<DB> {
 
     async fn run_statement(&self, statement: &Guarded, arguments: &[Arg<'_>]) -> Answer<Done<DB>> {
         let done = self.connections.run(statement, arguments).await;
-        done.map_err(|error| match has_code::<DB>(&error, DB::DIALECT.unfit) {
-            true => BoxError::from(Unfit(error.into())),
-            false => error.into(),
+        done.map_err(|error| {
+            if has_code::<DB>(&error, DB::DIALECT.unfit) {
+                BoxError::from(Unfit(error.into()))
+            } else {
+                error.into()
+            }
         })
     }
 

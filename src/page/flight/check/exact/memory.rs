@@ -1,7 +1,7 @@
 //! Answers from memory: freshness, hit-for-pass and cooldown.
 
 use super::*;
-use crate::page::flight::check::POLICY;
+use crate::page::flight::{Lookup, check::POLICY};
 
 #[test]
 fn freshness_changes_at_exact_ages() {
@@ -55,24 +55,27 @@ fn hit_for_pass_lasts_until_its_end_or_an_invalidation() {
         meta: Arc::new(meta(AsOf::default())),
     };
     let look = |process: &Process| view().look(&process.facts(), || false);
-    assert!(matches!(look(&process), Ok(Answer::Pass(Bypass::Private))));
+    assert!(matches!(
+        look(&process),
+        Lookup::Hit(Answer::Pass(Bypass::Private))
+    ));
     let mut invalidated = process;
     invalidated.list.marks.stale = 1;
-    assert!(matches!(look(&invalidated), Err(false)));
+    assert!(matches!(look(&invalidated), Lookup::Miss));
     process.now = Tick(1001 * SECOND);
-    assert!(matches!(look(&process), Err(false)));
+    assert!(matches!(look(&process), Lookup::Miss));
     let stale = Known::Version(process.version(3 * S, Origin::Stored).into());
     assert!(matches!(
         stale.clone().look(&process.facts(), || false),
-        Err(true)
+        Lookup::Stale
     ));
     assert!(matches!(
         stale.clone().look(&process.facts(), || true),
-        Ok(Answer::Version(_))
+        Lookup::Hit(Answer::Version(_))
     ));
     assert!(matches!(
         stale.look(&Process::purged().facts(), || true),
-        Err(false)
+        Lookup::Purged
     ));
 }
 
@@ -87,10 +90,12 @@ fn cooldown_lasts_until_its_end_or_a_purge() {
         meta: Arc::new(meta(AsOf::default())),
     };
     let look = |process: &Process| view().look(&process.facts(), || false);
-    assert!(matches!(look(&process), Ok(Answer::Unavailable { retry_in }) if retry_in == S));
-    assert!(matches!(look(&Process::purged()), Err(false)));
+    assert!(
+        matches!(look(&process), Lookup::Hit(Answer::Unavailable { retry_in }) if retry_in == S)
+    );
+    assert!(matches!(look(&Process::purged()), Lookup::Miss));
     process.now = Tick(1001 * SECOND);
-    assert!(matches!(look(&process), Err(false)));
+    assert!(matches!(look(&process), Lookup::Miss));
 }
 
 #[test]
@@ -107,7 +112,7 @@ fn cooldown_that_began_without_the_store_asks_the_store_again_before_the_generat
     process.now = process.now + S;
     assert!(matches!(
         view.clone().look(&process.facts(), || false),
-        Err(false)
+        Lookup::Miss
     ));
     let asking = |process: &Process| {
         let (mut state, shown) = Flight::new(Some(view.clone()), &process.facts());

@@ -1,7 +1,7 @@
 //! The steps and the effects of a regeneration.
 
 use super::*;
-use crate::timing::{POLL_PAUSES, PUBLISH_PAUSES, pause_after};
+use crate::timing::{POLL_PAUSES, PUBLISH_PAUSES, Pauses};
 
 #[test]
 fn failing_store_does_not_end_the_wait_for_another_process_before_its_lease_ends() {
@@ -265,7 +265,7 @@ fn expired_version_is_not_given_to_the_leader_that_the_other_process_has_overtak
 #[test]
 fn pauses_double_up_to_the_longest() {
     let pauses =
-        |pauses| [0, 1, 2, 3, 4, 5, 40].map(|tries| pause_after(tries, pauses).as_millis());
+        |pauses: Pauses| [0, 1, 2, 3, 4, 5, 40].map(|tries| pauses.after(tries).as_millis());
     assert_eq!(pauses(POLL_PAUSES), [20, 40, 80, 160, 320, 500, 500]);
     assert_eq!(
         pauses(PUBLISH_PAUSES),
