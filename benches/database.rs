@@ -22,7 +22,8 @@ use perennial::{
     sql::Database,
 };
 use perennial_store::{
-    Backend, Count, Held, Latest, LeaseRow, NewEntry, Publish, Release, Sizes, TryLock,
+    Backend, Count, Epoch, Fence, Held, Latest, LeaseRow, NewEntry, Publish, Release, Sizes,
+    TryLock,
 };
 use sqlx::{
     AnyConnection, AssertSqlSafe, Connection, Executor, any::AnyPoolOptions, pool::PoolOptions,
@@ -198,8 +199,8 @@ async fn pages(url: &str, number: usize) {
             let lease = take(&*store, name).await.expect("is free");
             let entry = NewEntry {
                 content: Response::new(incompressible(seed + page as u64)),
-                renews: renews.then_some(*fence),
-                epoch: 0,
+                renews: renews.then_some(Fence(*fence)),
+                epoch: Epoch::NONE,
                 interval: LEASE,
                 metadata: "{}".to_owned(),
                 history: "a line of some hundred bytes\n".repeat(4),
@@ -218,7 +219,7 @@ async fn pages(url: &str, number: usize) {
                     .await
                     .expect("answers")
             );
-            *fence = lease.fence;
+            *fence = lease.fence.0;
         }
         let took = start.elapsed() / u32::try_from(number).expect("few");
         let log = log_position(&mut admin, url).await.zip(before);

@@ -22,7 +22,7 @@ macro_rules! lines {
                 $($text = &**$text,)* $($word = $word.to_string(),)* $($fence = $fence.0,)* $message
             ),)+
             Event::Invalidated { name, epoch } => {
-                tracing::debug!(target: "perennial::invalidation", name = &**name, epoch, "invalidated");
+                tracing::debug!(target: "perennial::invalidation", name = &**name, epoch = epoch.0, "invalidated");
             }
             Event::Warmed { path, served, done, of } => {
                 let served = served.map(|served| served.to_string());

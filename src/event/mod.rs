@@ -16,7 +16,7 @@ use std::{sync::Arc, time::Duration};
 
 use perennial_store::error::words::seconds;
 
-use perennial_store::{Fence, LockKind};
+use perennial_store::{Epoch, Fence, LockKind};
 
 pub use counters::Stats;
 pub use observer::Events;
@@ -82,7 +82,7 @@ pub enum Event {
         /// its digest.
         name: Arc<str>,
         /// The epoch of the invalidation.
-        epoch: i64,
+        epoch: Epoch,
     },
     /// This process has purged a resource.
     #[non_exhaustive]

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderValue, header};
+use perennial_store::Epoch;
 
 use crate::page::{Pages, UNKNOWN};
 
@@ -45,11 +46,11 @@ impl Issuer {
     }
 }
 
-/// The latest invalidations of an author; 0: there is none.
+/// The latest invalidations of an author; [`Epoch::NONE`]: there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OwnWrites {
-    in_this_process: i64,
-    in_others: i64,
+    in_this_process: Epoch,
+    in_others: Epoch,
 }
 
 impl OwnWrites {
@@ -61,13 +62,13 @@ impl OwnWrites {
             let pair = std::str::from_utf8(pair.trim_ascii()).ok()?;
             let (issuer, epoch) = pair.strip_prefix(COOKIE)?.split_once('=')?;
             let issuer = Issuer::parse(issuer)?;
-            Some((issuer, epoch.parse::<i64>().ok()?))
+            Some((issuer, Epoch(epoch.parse().ok()?)))
         });
         let cookies = cookies.filter(|(issuer, _)| issuer.is_of_the_same_site(here));
         cookies.fold(None, |found, (issuer, epoch)| {
             let mut found = found.unwrap_or(Self {
-                in_this_process: 0,
-                in_others: 0,
+                in_this_process: Epoch::NONE,
+                in_others: Epoch::NONE,
             });
             let latest = if issuer.process == here.process {
                 &mut found.in_this_process
@@ -80,10 +81,10 @@ impl OwnWrites {
     }
 
     /// Waits until this process knows the invalidations, for a limited time. Returns the epoch of the
-    /// latest one; 0: this process knows none of them.
-    pub(super) async fn wait_until_known(self, pages: &Arc<Pages>) -> i64 {
+    /// latest one; [`Epoch::NONE`]: this process knows none of them.
+    pub(super) async fn wait_until_known(self, pages: &Arc<Pages>) -> Epoch {
         let in_others = match self.in_others {
-            0 => 0,
+            Epoch::NONE => Epoch::NONE,
             epoch => pages.caught_up_to(epoch).await,
         };
         let in_this_process = match self.in_this_process {
@@ -95,7 +96,7 @@ impl OwnWrites {
 }
 
 /// Sets the cookie of this process.
-pub(super) fn set_cookie(headers: &mut HeaderMap, here: Issuer, epoch: i64) {
+pub(super) fn set_cookie(headers: &mut HeaderMap, here: Issuer, epoch: Epoch) {
     let Issuer { site, process } = here;
     let cookie =
         format!("{COOKIE}{site:x}-{process:x}={epoch}; Max-Age=10; Path=/; HttpOnly; SameSite=Lax");
@@ -137,7 +138,7 @@ mod tests {
             let mut headers = HeaderMap::new();
             headers.insert(header::COOKIE, HeaderValue::from_static(cookies));
             let read = OwnWrites::of(&headers, here);
-            let read = read.map(|it| (it.in_this_process, it.in_others));
+            let read = read.map(|it| (it.in_this_process.0, it.in_others.0));
             assert_eq!(read, expected, "{cookies}");
         }
     }

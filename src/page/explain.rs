@@ -1,7 +1,7 @@
 use std::{sync::Arc, time::Duration};
 
 use perennial_store::{
-    Error, LockKind, LockName, LockState, Probe,
+    Error, Fence, LockKind, LockName, LockState, Probe,
     error::words::{read_seconds, seconds},
     words,
 };
@@ -232,7 +232,13 @@ impl Pages {
             }
             None => {
                 let (name, asked) = (LockName::of(LockKind::Page, key), self.now());
-                let probed = self.store.call(Probe { name, known: 0 }).await?;
+                let probed = self
+                    .store
+                    .call(Probe {
+                        name,
+                        known: Fence::NONE,
+                    })
+                    .await?;
                 let Some(entry) = probed.entry else {
                     return Ok(self.explain_missing(&probed.lock));
                 };
@@ -244,7 +250,7 @@ impl Pages {
         let explanation = Explanation::new(found.served());
         let explanation = match explanation.served {
             Served::Stale => {
-                let (name, known) = (LockName::of(LockKind::Page, key), i64::MAX);
+                let (name, known) = (LockName::of(LockKind::Page, key), Fence::MAX);
                 match self.store.call(Probe { name, known }).await {
                     Ok(probed) => explanation.with_lock(&probed.lock, version.failure.as_deref()),
                     Err(_) => explanation,

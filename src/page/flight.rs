@@ -23,9 +23,10 @@ use crate::{
 
 use finish::Publishing;
 pub(crate) use known::{
-    Answer, AsOf, Facts, Freshness, HeldElsewhere, Known, Lookup, Origin, Page, Verdicts, Version,
+    Answer, AsOf, Facts, Freshness, HeldElsewhere, Known, Lookup, Origin, Page, Revised, Sighting,
+    Verdicts, Version,
 };
-use perennial_store::LockState;
+use perennial_store::{Epoch, Fence, LockState};
 pub(crate) use wait::{Accepts, Next, Shown, Visitor};
 
 /// The answer to a probe.
@@ -35,7 +36,7 @@ pub(crate) struct Found<B> {
     pub(crate) version: Option<Version<B>>,
     pub(crate) lock: LockState,
     /// The latest epoch.
-    pub(crate) epoch: i64,
+    pub(crate) epoch: Epoch,
 }
 
 /// The result of a generator.
@@ -58,7 +59,7 @@ pub(crate) enum Event<B> {
     Probed(Found<B>),
     /// The lease was acquired with this fence; `None`: the lock is taken, in cooldown, or changed
     /// since the probe.
-    Acquired(Option<i64>),
+    Acquired(Option<Fence>),
     Generated(Generated<Arc<Page<B>>>),
     /// The version is stored; `false`: the publish was refused.
     Published(bool),
@@ -75,17 +76,17 @@ pub(crate) enum Event<B> {
 pub(crate) enum Step<B> {
     /// Ask the store for a version with a greater fence than `known`, and for the state of the
     /// lock.
-    Probe { known: i64 },
+    Probe { known: Fence },
     /// Acquire the lease, provided that the lock's fence is still `seen`: a publish since then has
     /// changed the fence.
-    Acquire { seen: i64 },
+    Acquire { seen: Fence },
     /// Run the generator, with or without a lease. The version's metadata has `as_of`.
     Generate { as_of: AsOf },
     /// Publish this version under the lease. `renews`: without sending the content, which is the
     /// same as in the stored version with this fence.
     Publish {
         version: Version<B>,
-        renews: Option<i64>,
+        renews: Option<Fence>,
     },
     /// Release the lease. No process can acquire the lock before `cooldown` is over. `removes`:
     /// remove the stored version before the release.
@@ -132,14 +133,14 @@ enum Phase<B> {
     },
     /// `probed`: the epoch in the answer to the probe; `None`: no probe was needed.
     Acquiring {
-        probed: Option<i64>,
+        probed: Option<Epoch>,
     },
     /// No version can be served to the leader, and another process holds the lease.
     Waiting {
         until: Tick,
     },
     Generating {
-        lease: Option<i64>,
+        lease: Option<Fence>,
         as_of: AsOf,
         until: Tick,
     },
@@ -163,7 +164,7 @@ pub(crate) struct Flight<B> {
     /// runs only if the store answers.
     cooldown: Option<(Tick, Arc<Meta>)>,
     /// See [`Facts::not_before`], of the leader. The other visitors are served meanwhile.
-    pub(crate) not_before: i64,
+    pub(crate) not_before: Epoch,
     /// The reason for which the last response was not stored, if it was not.
     passes: Option<Bypass>,
 }
@@ -202,7 +203,7 @@ impl<B: Clone + PartialEq> Flight<B> {
             polls: 0,
             held_until: Tick(i64::MIN),
             cooldown,
-            not_before: 0,
+            not_before: Epoch::NONE,
             passes,
         };
         let mut decision = Decision::new(&mut flight, facts);
@@ -256,16 +257,17 @@ impl<B: Clone + PartialEq> Flight<B> {
         self.newest.as_ref()
     }
 
-    /// Returns the fence of the newest version; 0 without a version.
-    fn fence(&self) -> i64 {
-        self.newest.as_ref().map_or(0, |newest| newest.fence)
+    /// Returns the fence of the newest version.
+    fn fence(&self) -> Fence {
+        let newest = self.newest.as_ref();
+        newest.map_or(Fence::NONE, |newest| newest.fence)
     }
 
     /// Returns the latest known epoch. The epoch of the newest version was read before the
     /// generator of that version began, and so before this regeneration's generator.
-    fn latest(&self, facts: &Facts<'_>) -> i64 {
+    fn latest(&self, facts: &Facts<'_>) -> Epoch {
         let newest = self.newest.as_ref();
-        let newest = newest.map_or(0, |newest| newest.page.meta.as_of().epoch);
+        let newest = newest.map_or(Epoch::NONE, |newest| newest.page.meta.as_of().epoch);
         facts.list.latest().max(newest)
     }
 }
@@ -296,14 +298,14 @@ impl<'a, B: Clone + PartialEq> Decision<'a, B> {
                 self.wait();
             }
             (Phase::Acquiring { probed }, Event::Acquired(Some(fence))) => {
-                self.generate(Some(fence), self.as_of(probed.unwrap_or(0)));
+                self.generate(Some(fence), self.as_of(probed.unwrap_or_default()));
             }
             (Phase::Acquiring { probed: None }, Event::Acquired(None)) => self.look(None),
             (Phase::Acquiring { .. }, Event::Acquired(None)) => {
                 if self.satisfies() {
-                    self.skip(Outcome::Elsewhere, RECHECK)
+                    self.skip(Outcome::Elsewhere, RECHECK);
                 } else {
-                    self.wait()
+                    self.wait();
                 }
             }
             (
@@ -358,7 +360,7 @@ impl<'a, B: Clone + PartialEq> Decision<'a, B> {
 
     /// Returns the epoch and revision that a generator sees that begins now. `probed`: the epoch in
     /// the store's last answer.
-    fn as_of(&self, probed: i64) -> AsOf {
+    fn as_of(&self, probed: Epoch) -> AsOf {
         AsOf {
             epoch: self.flight.latest(self.facts).max(probed),
             revision: self.facts.list.revision(),

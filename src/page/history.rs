@@ -75,7 +75,7 @@ impl PastVersion {
         let fence: Fence = words.next()?.parse().ok()?;
         Some(Self {
             fence,
-            began: SystemTime::UNIX_EPOCH.checked_add(duration(fence.0))?,
+            began: SystemTime::UNIX_EPOCH.checked_add(duration(fence.acquired_at()))?,
             ago: Duration::ZERO,
             reason: words.next()?.parse().ok()?,
             took: duration(words.next()?.parse().ok()?),

@@ -3,7 +3,7 @@
 use std::{cell::Cell, sync::Arc};
 
 use perennial_store::{
-    Error, Invalidate, LockKind, LockName, MOST_NAMES, Purge, error::with_causes,
+    Epoch, Error, Invalidate, LockKind, LockName, MOST_NAMES, Purge, error::with_causes,
 };
 use tokio::sync::oneshot;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -24,39 +24,39 @@ const PURGED_AT_ONCE: usize = 1000;
 
 tokio::task_local! {
     /// The latest epoch that the task's change has stored.
-    static WRITTEN: Cell<i64>;
+    static WRITTEN: Cell<Epoch>;
 }
 
 /// Stands for the epoch of a change that has none yet, or whose epoch this process does not know. Its author
 /// gets no page to which any invalidation applies.
-pub(crate) const UNKNOWN: i64 = i64::MAX;
+pub(crate) const UNKNOWN: Epoch = Epoch::MAX;
 
 /// Runs a change. Returns also the latest epoch of the invalidations that the change itself has stored, in
 /// its own task; `None`: it has stored none.
-pub(crate) async fn written<F: Future>(change: F) -> (F::Output, Option<i64>) {
+pub(crate) async fn written<F: Future>(change: F) -> (F::Output, Option<Epoch>) {
     let change = async {
         let output = change.await;
         (output, WRITTEN.with(Cell::get))
     };
-    let (output, epoch) = WRITTEN.scope(Cell::new(0), change).await;
-    (output, (epoch > 0).then_some(epoch))
+    let (output, epoch) = WRITTEN.scope(Cell::new(Epoch::NONE), change).await;
+    (output, (epoch > Epoch::NONE).then_some(epoch))
 }
 
 /// Notes an invalidation for [`written`].
-pub(super) fn wrote(epoch: i64) {
+pub(super) fn wrote(epoch: Epoch) {
     // Outside of a change, nobody asks.
     let _ = WRITTEN.try_with(|written| written.set(written.get().max(epoch)));
 }
 
 impl Pages {
     /// Stores an invalidation for all processes, and returns its epoch.
-    pub(crate) async fn invalidate(&self, target: Target<'_>) -> Result<i64, Error> {
+    pub(crate) async fn invalidate(&self, target: Target<'_>) -> Result<Epoch, Error> {
         self.store_names(&[target.name()?]).await
     }
 
     /// Stores the invalidations of these names. Logs at DEBUG if one of them applies to nothing in this
     /// process's memory, as the name may be misspelt.
-    async fn store_names(&self, names: &[String]) -> Result<i64, Error> {
+    async fn store_names(&self, names: &[String]) -> Result<Epoch, Error> {
         let epoch = self.note(names).await?;
         for name in names {
             self.tell_invalidated(name, epoch);
@@ -71,12 +71,12 @@ impl Pages {
         Ok(epoch)
     }
 
-    pub(super) fn tell_invalidated(&self, name: &str, epoch: i64) {
+    pub(super) fn tell_invalidated(&self, name: &str, epoch: Epoch) {
         let name = name.into();
         self.observer().emit(Event::Invalidated { name, epoch });
     }
 
-    async fn note(&self, names: &[String]) -> Result<i64, Error> {
+    async fn note(&self, names: &[String]) -> Result<Epoch, Error> {
         let epoch = self.store.call(Invalidate::new(names.to_vec())).await?;
         let numbered: Vec<_> = names.iter().map(|name| (name.clone(), epoch)).collect();
         self.invalidations.add_all(&numbered);
@@ -93,12 +93,12 @@ impl Pages {
         self: &Arc<Self>,
         names: Vec<String>,
         token: TaskTrackerToken,
-    ) -> i64 {
+    ) -> Epoch {
         let pages = Arc::clone(self);
         let (first_try, tried) = oneshot::channel();
         let run = async move {
             let _token = token;
-            let (mut first_try, mut latest) = (Some(first_try), 0);
+            let (mut first_try, mut latest) = (Some(first_try), Epoch::NONE);
             for names in names.chunks(MOST_NAMES) {
                 match pages.invalidate_soon(names, &mut first_try).await {
                     Ok(epoch) => latest = epoch.max(latest),
@@ -123,8 +123,8 @@ impl Pages {
     async fn invalidate_soon(
         &self,
         names: &[String],
-        first_try: &mut Option<oneshot::Sender<i64>>,
-    ) -> Result<i64, Error> {
+        first_try: &mut Option<oneshot::Sender<Epoch>>,
+    ) -> Result<Epoch, Error> {
         let mut backoff = Backoff::new(INVALIDATE_PAUSES).limit(INVALIDATE_RETRY);
         let mut closing_since = None;
         loop {

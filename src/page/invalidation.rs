@@ -23,9 +23,13 @@ use std::{
     },
 };
 
-use perennial_store::{Error, NameList, OutboxRow, name::bounded};
+use perennial_store::{Epoch, Error, NameList, OutboxRow, name::bounded};
 
-use crate::page::{Metadata, flight::Freshness, names::Names};
+use crate::page::{
+    Metadata,
+    flight::{Freshness, Revised, Sighting},
+    names::Names,
+};
 
 /// The number of stale names, and of purged names, that a process keeps: the latest ones. For the older
 /// ones, all versions from before the oldest one that is kept are stale, or purged.
@@ -33,10 +37,6 @@ pub(super) const KEPT: usize = 100_000;
 
 /// The number of names above which a process drops all but the [`KEPT`] ones, which takes a while.
 const MOST: usize = KEPT + KEPT / 2;
-
-/// The `revision` of a version that was generated before the process has stored its revision. Such
-/// a version is stale once the revision has an epoch.
-const UNSAID: i64 = i64::MAX;
 
 /// The target of an invalidation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,21 +111,22 @@ pub(crate) struct Invalidations {
 #[derive(Debug, Default)]
 struct List {
     /// This process knows all invalidations up to this epoch.
-    seen: i64,
+    seen: Epoch,
     /// The latest epoch that this process knows.
-    latest: i64,
+    latest: Epoch,
     /// This process knows all invalidations from before its start.
     complete: bool,
-    effects: Effects,
+    effects: Effects<Epoch>,
     unnumbered: Unnumbered,
     /// The name of the revision of the site's code, if the builder was given one.
     revision: Option<String>,
-    /// The epoch in which that revision was first seen, or seen again after another one; 0 before.
-    revised: i64,
+    /// The epoch in which that revision was first seen, or seen again after another one.
+    /// `None`: it was never seen.
+    revised: Option<Epoch>,
     /// The name under which this process has yet to store its revision.
     unsaid: Option<String>,
-    /// The latest epoch of another revision; 0: there is none.
-    other_revised: i64,
+    /// The latest epoch of another revision.
+    other_revised: Option<Epoch>,
 }
 
 /// The committed invalidations that have no epoch yet.
@@ -133,34 +134,35 @@ struct List {
 struct Unnumbered {
     /// The name of each row of the outbox, and the number of the sighting at which this process first
     /// saw the row.
-    rows: BTreeMap<String, (String, i64)>,
-    /// The number of sightings so far.
-    sightings: i64,
+    rows: BTreeMap<String, (String, Sighting)>,
+    /// The number of the latest sighting.
+    latest: Sighting,
     /// The latest epoch at each sighting of these rows. A version with a later one was generated after the
     /// sighting.
-    epochs: BTreeMap<i64, i64>,
-    /// The effects of the rows, with the numbers of the sightings in the place of epochs.
-    effects: Effects,
+    epochs: BTreeMap<Sighting, Epoch>,
+    /// The effects of the rows.
+    effects: Effects<Sighting>,
 }
 
+/// What the names make stale, and what they purge. `N`: the numbers of the invalidations.
 #[derive(Debug, Default)]
-struct Effects {
-    stale: Effect,
-    purged: Effect,
+struct Effects<N> {
+    stale: Effect<N>,
+    purged: Effect<N>,
 }
 
-/// The names that are stale, or those that are purged, with the epochs of their latest
+/// The names that are stale, or those that are purged, with the numbers of their latest
 /// invalidation.
 #[derive(Debug, Default)]
-struct Effect {
-    keys: Names,
-    prefixes: Names,
-    tags: Names,
-    /// The epoch before which all versions are affected: that of an invalidation of everything, or
+struct Effect<N> {
+    keys: Names<N>,
+    prefixes: Names<N>,
+    tags: Names<N>,
+    /// The number before which all versions are affected: that of an invalidation of everything, or
     /// of names that are not kept.
-    before: i64,
-    /// The epoch of the latest invalidation.
-    latest: i64,
+    before: N,
+    /// The number of the latest invalidation.
+    latest: N,
 }
 
 impl Invalidations {
@@ -182,13 +184,13 @@ impl Invalidations {
     }
 
     /// Returns the latest epoch without a gap before: this process knows all invalidations until then.
-    pub(super) fn seen(&self) -> i64 {
+    pub(super) fn seen(&self) -> Epoch {
         self.read(|list| list.seen)
     }
 
     /// Returns the latest epoch that this process knows. A generator that begins now sees all data
     /// from before that epoch.
-    pub(crate) fn latest(&self) -> i64 {
+    pub(crate) fn latest(&self) -> Epoch {
         self.read(|list| list.latest)
     }
 
@@ -210,11 +212,11 @@ impl Invalidations {
     pub(super) fn say_revision(&self) {
         let unsaid = self.read(|list| {
             let name = list.revision.as_ref()?;
-            if list.revised == 0 {
+            let Some(revised) = list.revised else {
                 return Some(name.clone());
-            }
-            let returns = list.other_revised > list.revised;
-            returns.then(|| format!("{name};{}", list.other_revised))
+            };
+            let later = list.other_revised.filter(|other| *other > revised)?;
+            Some(format!("{name};{later}"))
         });
         if unsaid.is_some() {
             self.change(|list| list.unsaid = unsaid);
@@ -227,19 +229,18 @@ impl Invalidations {
         self.read(|list| list.unsaid.clone())
     }
 
-    /// Returns the latest epoch in which this process's revision was seen; 0 without a revision.
-    /// [`UNSAID`]: the revision is not stored yet.
-    pub(crate) fn revision(&self) -> i64 {
+    /// Returns when this process's revision was seen.
+    pub(crate) fn revision(&self) -> Revised {
         self.read(List::revision)
     }
 
     /// Adds an invalidation by this process.
-    pub(super) fn add(&self, name: &str, epoch: i64) {
+    pub(super) fn add(&self, name: &str, epoch: Epoch) {
         self.change(|list| list.add(name, epoch));
     }
 
     /// Adds the invalidations that follow [`seen`](Self::seen) without a gap.
-    pub(super) fn learn(&self, invalidated: &[(String, i64)]) {
+    pub(super) fn learn(&self, invalidated: &[(String, Epoch)]) {
         let Some(latest) = invalidated.iter().map(|(_, epoch)| *epoch).max() else {
             return;
         };
@@ -258,7 +259,7 @@ impl Invalidations {
         };
         if self.read(is_new) {
             self.change(|list| {
-                let latest = if knows_all { list.latest } else { i64::MAX };
+                let latest = if knows_all { list.latest } else { Epoch::MAX };
                 list.unnumbered.see(rows, latest);
             });
         }
@@ -278,21 +279,21 @@ impl Invalidations {
         self.read(|list| list.unnumbered.rows.keys().cloned().collect())
     }
 
-    /// Returns the number of times that this process has seen rows of the outbox without an epoch. A
+    /// Returns the latest sighting of rows of the outbox without an epoch. A
     /// generator that begins now reads the data of all of these rows.
-    pub(crate) fn sightings(&self) -> i64 {
-        self.read(|list| list.unnumbered.sightings)
+    pub(crate) fn sightings(&self) -> Sighting {
+        self.read(|list| list.unnumbered.latest)
     }
 
     /// Takes in invalidations out of their order.
-    pub(super) fn add_all(&self, invalidated: &[(String, i64)]) {
+    pub(super) fn add_all(&self, invalidated: &[(String, Epoch)]) {
         if !invalidated.is_empty() {
             self.change(|list| list.add_all(invalidated));
         }
     }
 
     /// Affects all versions from before `epoch`, in place of the older names of a list.
-    pub(super) fn affect_all(&self, list: NameList, epoch: i64) {
+    pub(super) fn affect_all(&self, list: NameList, epoch: Epoch) {
         self.change(|known| match list {
             NameList::Purged => known.effects.purged.affect_all(epoch),
             NameList::Stale | NameList::Revisions => known.effects.stale.affect_all(epoch),
@@ -300,7 +301,7 @@ impl Invalidations {
     }
 
     /// Notes that all invalidations up to this epoch were added.
-    pub(super) fn have_seen(&self, epoch: i64) {
+    pub(super) fn have_seen(&self, epoch: Epoch) {
         self.change(|list| {
             list.seen = list.seen.max(epoch);
             list.latest = list.latest.max(epoch);
@@ -333,21 +334,21 @@ impl Invalidations {
 }
 
 impl List {
-    fn revision(&self) -> i64 {
+    fn revision(&self) -> Revised {
         match self.unsaid {
-            Some(_) => UNSAID,
-            None => self.revised,
+            Some(_) => Revised::Unannounced,
+            None => self.revised.map_or(Revised::Never, Revised::In),
         }
     }
 
-    fn add_all(&mut self, invalidated: &[(String, i64)]) {
+    fn add_all(&mut self, invalidated: &[(String, Epoch)]) {
         for (name, epoch) in invalidated {
             self.add(name, *epoch);
         }
         self.effects.keep_latest();
     }
 
-    fn add(&mut self, name: &str, epoch: i64) {
+    fn add(&mut self, name: &str, epoch: Epoch) {
         self.latest = self.latest.max(epoch);
         if let Some(target) = Target::parse(name) {
             if let Target::Revision(_) = target {
@@ -357,7 +358,7 @@ impl List {
         }
     }
 
-    fn revise(&mut self, name: &str, epoch: i64) {
+    fn revise(&mut self, name: &str, epoch: Epoch) {
         let is_own = self.revision.as_ref().is_some_and(|own| {
             let rest = name.strip_prefix(&**own);
             rest.is_some_and(|rest| rest.is_empty() || is_return(rest))
@@ -367,7 +368,7 @@ impl List {
         } else {
             &mut self.other_revised
         };
-        *revised = (*revised).max(epoch);
+        *revised = (*revised).max(Some(epoch));
         if self.unsaid.as_deref() == Some(name) {
             self.unsaid = None;
         }
@@ -375,7 +376,7 @@ impl List {
 
     fn judge(&self, key: &str, metadata: &Metadata) -> Freshness {
         let names = variants_of(key);
-        let applies = |effect: &Effect, unnumbered: &Effect| {
+        let applies = |effect: &Effect<Epoch>, unnumbered: &Effect<Sighting>| {
             effect.latest_on(key, &names, metadata) > metadata.epoch
                 || self
                     .unnumbered
@@ -394,13 +395,13 @@ impl List {
 }
 
 impl Unnumbered {
-    fn see(&mut self, rows: &[OutboxRow], latest: i64) {
-        self.sightings += 1;
-        self.epochs.insert(self.sightings, latest);
+    fn see(&mut self, rows: &[OutboxRow], latest: Epoch) {
+        self.latest = Sighting(self.latest.0 + 1);
+        self.epochs.insert(self.latest, latest);
         for OutboxRow { id, name } in rows {
             if !self.rows.contains_key(id) {
-                self.rows.insert(id.clone(), (name.clone(), self.sightings));
-                self.affect(name, self.sightings);
+                self.rows.insert(id.clone(), (name.clone(), self.latest));
+                self.affect(name, self.latest);
             }
         }
         self.effects.keep_latest();
@@ -419,32 +420,32 @@ impl Unnumbered {
         self.rows = rows;
     }
 
-    fn affect(&mut self, name: &str, sighting: i64) {
+    fn affect(&mut self, name: &str, sighting: Sighting) {
         if let Some(target) = Target::parse(name) {
             self.effects.add(target, sighting);
         }
     }
 
-    /// Returns true if a row that was first seen at this sighting (0: there is none) may have been committed
+    /// Returns true if a row that was first seen at this sighting may have been committed
     /// after the version's generator began.
-    fn is_since(&self, sighting: i64, metadata: &Metadata) -> bool {
+    fn is_since(&self, sighting: Sighting, metadata: &Metadata) -> bool {
         let latest = self.epochs.get(&sighting);
         sighting > metadata.sightings && latest.is_some_and(|latest| metadata.epoch <= *latest)
     }
 }
 
-impl Effects {
-    fn add(&mut self, target: Target<'_>, epoch: i64) {
+impl<N: Copy + Default + Ord> Effects<N> {
+    fn add(&mut self, target: Target<'_>, number: N) {
         let Self { stale, purged } = self;
         match target {
-            Target::Key(key) => stale.add(epoch, key, |names| &mut names.keys),
-            Target::Tag(tag) => stale.add(epoch, tag, |names| &mut names.tags),
-            Target::Prefix("") | Target::Revision(_) => stale.affect_all(epoch),
-            Target::Prefix(text) => stale.add(epoch, text, |names| &mut names.prefixes),
-            Target::Purged(key) => purged.add(epoch, key, |names| &mut names.keys),
-            Target::PurgedTag(tag) => purged.add(epoch, tag, |names| &mut names.tags),
-            Target::PurgedPrefix("") => purged.affect_all(epoch),
-            Target::PurgedPrefix(text) => purged.add(epoch, text, |names| &mut names.prefixes),
+            Target::Key(key) => stale.add(number, key, |names| &mut names.keys),
+            Target::Tag(tag) => stale.add(number, tag, |names| &mut names.tags),
+            Target::Prefix("") | Target::Revision(_) => stale.affect_all(number),
+            Target::Prefix(text) => stale.add(number, text, |names| &mut names.prefixes),
+            Target::Purged(key) => purged.add(number, key, |names| &mut names.keys),
+            Target::PurgedTag(tag) => purged.add(number, tag, |names| &mut names.tags),
+            Target::PurgedPrefix("") => purged.affect_all(number),
+            Target::PurgedPrefix(text) => purged.add(number, text, |names| &mut names.prefixes),
         }
     }
 
@@ -454,26 +455,26 @@ impl Effects {
     }
 }
 
-impl Effect {
-    fn add(&mut self, epoch: i64, name: &str, kind: impl FnOnce(&mut Self) -> &mut Names) {
-        self.latest = self.latest.max(epoch);
-        if epoch > self.before {
-            kind(self).add(name, epoch);
+impl<N: Copy + Default + Ord> Effect<N> {
+    fn add(&mut self, number: N, name: &str, kind: impl FnOnce(&mut Self) -> &mut Names<N>) {
+        self.latest = self.latest.max(number);
+        if number > self.before {
+            kind(self).add(name, number);
         }
     }
 
-    /// Affects all versions from before `epoch`, in place of the names up to then.
-    fn affect_all(&mut self, epoch: i64) {
-        self.latest = self.latest.max(epoch);
-        if epoch > self.before {
-            self.before = epoch;
+    /// Affects all versions from before `number`, in place of the names up to then.
+    fn affect_all(&mut self, number: N) {
+        self.latest = self.latest.max(number);
+        if number > self.before {
+            self.before = number;
             for names in [&mut self.keys, &mut self.prefixes, &mut self.tags] {
-                names.drop_older(epoch);
+                names.drop_older(number);
             }
         }
     }
 
-    fn names(&self) -> [&Names; 3] {
+    fn names(&self) -> [&Names<N>; 3] {
         [&self.keys, &self.prefixes, &self.tags]
     }
 
@@ -482,16 +483,16 @@ impl Effect {
     fn keep_latest(&mut self) {
         let names = self.names();
         if names.iter().map(|names| names.len()).sum::<usize>() > MOST {
-            let mut epochs: Vec<_> = names.iter().flat_map(|names| names.epochs()).collect();
-            let last_dropped = epochs.len() - KEPT - 1;
-            let last_dropped = *epochs.select_nth_unstable(last_dropped).1;
+            let mut numbers: Vec<_> = names.iter().flat_map(|names| names.numbers()).collect();
+            let last_dropped = numbers.len() - KEPT - 1;
+            let last_dropped = *numbers.select_nth_unstable(last_dropped).1;
             self.affect_all(last_dropped);
         }
     }
 
-    /// Returns the latest epoch of an invalidation of this resource, whose key has these `names`, or
+    /// Returns the latest number of an invalidation of this resource, whose key has these `names`, or
     /// of a part of it.
-    fn latest_on(&self, key: &str, names: &[Cow<'_, str>], metadata: &Metadata) -> i64 {
+    fn latest_on(&self, key: &str, names: &[Cow<'_, str>], metadata: &Metadata) -> N {
         if metadata.of_all {
             return self.latest;
         }
@@ -499,14 +500,14 @@ impl Effect {
         let tags = tags.filter_map(|tag| self.tags.get(&bounded(tag)));
         let parts = metadata.parts.iter();
         let parts = parts.map(|part| self.latest_on_key(part, &variants_of(part)));
-        let latest = parts.chain(tags).max().unwrap_or(0);
+        let latest = parts.chain(tags).max().unwrap_or_default();
         latest.max(self.latest_on_key(key, names)).max(self.before)
     }
 
-    fn latest_on_key(&self, key: &str, names: &[Cow<'_, str>]) -> i64 {
+    fn latest_on_key(&self, key: &str, names: &[Cow<'_, str>]) -> N {
         let keys = names.iter().filter_map(|name| self.keys.get(name));
         let latest = keys.chain(self.prefixes.latest_prefix_of(key));
-        latest.max().unwrap_or(0)
+        latest.max().unwrap_or_default()
     }
 }
 
@@ -530,7 +531,7 @@ mod tests {
 
     fn metadata(epoch: i64, tags: &[&str]) -> Metadata {
         Metadata {
-            epoch,
+            epoch: Epoch(epoch),
             tags: tags.iter().map(|tag| (*tag).to_owned()).collect(),
             ..Metadata::default()
         }
@@ -538,7 +539,8 @@ mod tests {
 
     fn known(list: &[(Target<'_>, i64)]) -> Invalidations {
         let invalidations = Invalidations::new(None);
-        let named = |(target, epoch): &(Target<'_>, i64)| (target.name().expect("fits"), *epoch);
+        let named =
+            |(target, epoch): &(Target<'_>, i64)| (target.name().expect("fits"), Epoch(*epoch));
         let list: Vec<_> = list.iter().map(named).collect();
         invalidations.learn(&list);
         invalidations
@@ -611,7 +613,7 @@ mod tests {
             all.read(|list| list.effects.stale.names().map(Names::len)),
             [1, 0, 0]
         );
-        assert_eq!((all.seen(), all.latest()), (5, 5));
+        assert_eq!((all.seen().0, all.latest().0), (5, 5));
         assert_eq!(all.judge("/p", &metadata(0, &[])), Freshness::Purged);
         assert_eq!(all.judge("/a", &metadata(3, &[])), Freshness::Stale);
         assert_eq!(all.judge("/b", &metadata(4, &[])), Freshness::Stale);
@@ -630,7 +632,7 @@ mod tests {
             let process = Invalidations::new(Some("1".into()));
             let names = names
                 .iter()
-                .map(|(name, epoch)| ((*name).to_owned(), *epoch));
+                .map(|(name, epoch)| ((*name).to_owned(), Epoch(*epoch)));
             process.learn(&names.collect::<Vec<_>>());
             process
         };
@@ -643,16 +645,28 @@ mod tests {
             revision,
             ..metadata(10, &[])
         };
-        assert_eq!(began.judge("/", &version(8)), Freshness::Stale);
+        assert_eq!(
+            began.judge("/", &version(Revised::In(Epoch(8)))),
+            Freshness::Stale
+        );
         let own = version(began.revision());
         assert_eq!(began.judge("/", &own), Freshness::Fresh);
-        began.learn(&[("revision:1;7".to_owned(), 12)]);
+        began.learn(&[("revision:1;7".to_owned(), Epoch(12))]);
         assert_eq!(began.unsaid_revision(), None);
         assert_eq!(began.judge("/", &own), Freshness::Stale);
         let returned = seen(&[both[0], both[1], ("revision:1;7", 9)]);
-        assert_eq!((said(&returned), returned.revision()), (None, 9));
-        assert_eq!(returned.judge("/", &version(7)), Freshness::Stale);
-        assert_eq!(returned.judge("/", &version(9)), Freshness::Fresh);
+        assert_eq!(
+            (said(&returned), returned.revision()),
+            (None, Revised::In(Epoch(9)))
+        );
+        assert_eq!(
+            returned.judge("/", &version(Revised::In(Epoch(7)))),
+            Freshness::Stale
+        );
+        assert_eq!(
+            returned.judge("/", &version(Revised::In(Epoch(9)))),
+            Freshness::Fresh
+        );
         // Another revision, whose name only begins in the same way.
         let other = seen(&[both[0], ("revision:1;", 4), ("revision:1;x", 5)]);
         assert_eq!(said(&other).as_deref(), Some("revision:1;5"));
@@ -684,14 +698,14 @@ mod tests {
     #[test]
     fn names_that_are_not_kept_count_as_everything_of_their_list() {
         let all = known(&[(Target::Tag("t"), 1), (Target::Purged("/p"), 2)]);
-        all.affect_all(NameList::Stale, 9);
-        assert_eq!((all.seen(), all.latest()), (2, 2), "not all are known");
-        all.have_seen(9);
-        assert_eq!((all.seen(), all.latest()), (9, 9));
+        all.affect_all(NameList::Stale, Epoch(9));
+        assert_eq!((all.seen().0, all.latest().0), (2, 2), "not all are known");
+        all.have_seen(Epoch(9));
+        assert_eq!((all.seen().0, all.latest().0), (9, 9));
         assert_eq!(all.judge("/a", &metadata(8, &[])), Freshness::Stale);
         assert_eq!(all.judge("/a", &metadata(9, &[])), Freshness::Fresh);
         assert_eq!(all.judge("/p", &metadata(1, &[])), Freshness::Purged);
-        all.affect_all(NameList::Purged, 8);
+        all.affect_all(NameList::Purged, Epoch(8));
         assert_eq!(all.judge("/a", &metadata(7, &[])), Freshness::Purged);
         assert_eq!(all.judge("/a", &metadata(8, &[])), Freshness::Stale);
     }
@@ -707,7 +721,9 @@ mod tests {
         ] {
             let names = |range: std::ops::Range<i64>| {
                 let kinds = kinds.iter().cycle();
-                let names = range.zip(kinds).map(|(n, kind)| (format!("{kind}{n}"), n));
+                let names = range
+                    .zip(kinds)
+                    .map(|(n, kind)| (format!("{kind}{n}"), Epoch(n)));
                 names.collect::<Vec<_>>()
             };
             let all = Invalidations::new(None);
@@ -735,14 +751,14 @@ mod tests {
     #[test]
     fn invalidation_learned_twice_or_late_changes_nothing() {
         let known = known(&[(Target::Key("/a"), 9)]);
-        known.add("key:/a", 4);
+        known.add("key:/a", Epoch(4));
         assert_eq!(known.judge("/a", &metadata(8, &[])), Freshness::Stale);
         known.learn(&[]);
-        assert_eq!(known.seen(), 9);
+        assert_eq!(known.seen(), Epoch(9));
         // The process adds its own invalidation of epoch 12 before it learns the epochs 10 and 11
         // of other processes.
-        known.add("key:/b", 12);
-        assert_eq!((known.seen(), known.latest()), (9, 12));
+        known.add("key:/b", Epoch(12));
+        assert_eq!((known.seen().0, known.latest().0), (9, 12));
         assert_eq!(known.judge("/b", &metadata(9, &[])), Freshness::Stale);
     }
 }

@@ -86,7 +86,10 @@ impl Pages {
     /// Returns the stored response of this key.
     pub(crate) async fn stored(&self, key: &str) -> Result<Option<Response<Bytes>>, Error> {
         let name = LockName::of(LockKind::Page, key);
-        let probe = self.store.call(Probe { name, known: 0 });
+        let probe = self.store.call(Probe {
+            name,
+            known: Fence::NONE,
+        });
         let entry = probe.await?.entry;
         Ok(entry.map(|entry| entry.content))
     }
@@ -150,7 +153,7 @@ impl Pages {
             memory_bytes: memory,
             tags: metadata.tags.to_vec(),
             revision: description.code,
-            fence: Fence(row.fence),
+            fence: row.fence,
             holder: lock.holder,
             remaining: lock.remaining,
             history: PastVersion::read(&row.history, row.age),
@@ -187,7 +190,7 @@ impl Pages {
                     memory_bytes: self.memory.weight_of(&key),
                     tags: meta.stored.tags.to_vec(),
                     revision: None,
-                    fence: Fence(0),
+                    fence: Fence::NONE,
                     holder: None,
                     remaining,
                     history: Vec::new(),

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use foldhash::quality::RandomState;
+use perennial_store::Epoch;
 #[cfg(feature = "compression")]
 use quick_cache::sync::EntryAction;
 use quick_cache::{Lifecycle, OptionsBuilder, Weighter, sync::Cache};
@@ -114,7 +115,7 @@ impl Memory {
     /// Returns true if the invalidation of this name applies to any entry, by reading all entries.
     pub(crate) fn has(&self, name: &str) -> bool {
         let alone = Invalidations::new(None);
-        alone.add(name, i64::MAX);
+        alone.add(name, Epoch::MAX);
         self.0.iter().any(|(key, view)| {
             let meta = match &view {
                 Known::Version(version) => &version.page.meta,
@@ -176,6 +177,8 @@ mod tests {
     use bytes::Bytes;
     use http::Response;
 
+    use perennial_store::Fence;
+
     use super::*;
     use crate::{
         clock::Tick,
@@ -195,7 +198,7 @@ mod tests {
             let page = Page::new("/", response, Metadata::default(), None);
             Known::Version(Version::new(page.into(), fence, Tick(0), Origin::Stored).into())
         };
-        memory.insert("/", view(content.clone(), 1));
+        memory.insert("/", view(content.clone(), Fence(1)));
         let plain = memory.0.weight();
         let put = |size| {
             let coded = |size| Response::new(Bytes::from(vec![b'y'; size]));
@@ -206,11 +209,11 @@ mod tests {
         };
         put(300);
         assert_eq!(memory.0.weight(), plain + 800);
-        memory.insert("/", view(content.clone(), 2));
+        memory.insert("/", view(content.clone(), Fence(2)));
         put(2 << 20);
         assert!(memory.0.weight() <= 1 << 20, "it has to go");
         memory.change("/elsewhere", |_| panic!("there is none"));
-        memory.insert("/", view(content, 3));
+        memory.insert("/", view(content, Fence(3)));
         assert_eq!(memory.0.weight(), plain);
         memory.remove("/");
         assert_eq!(memory.0.weight(), 0);

@@ -9,6 +9,7 @@ use std::{
 };
 
 use http::{HeaderMap, Response, StatusCode};
+use perennial_store::Epoch;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -18,7 +19,7 @@ use crate::{
     key,
     page::{
         Invalidations,
-        flight::{AsOf, Freshness, Verdicts},
+        flight::{AsOf, Freshness, Revised, Sighting, Verdicts},
     },
     policy::{GenerationTimes, Refresh},
     timing::PROVISIONAL,
@@ -31,13 +32,13 @@ pub(crate) struct Metadata {
     /// The latest epoch before the generator began. Later invalidations apply to the version. A
     /// column.
     #[serde(skip)]
-    pub(crate) epoch: i64,
+    pub(crate) epoch: Epoch,
     /// The [sightings](Verdicts::sightings) of this process before the generator began. The generator has read
     /// the data of the rows that were seen by then. 0 for a version from the store.
     #[serde(skip)]
-    pub(crate) sightings: i64,
-    /// The epoch in which the generating process's revision was first seen; 0 without a revision.
-    pub(crate) revision: i64,
+    pub(crate) sightings: Sighting,
+    /// The revision of the generating process.
+    pub(crate) revision: Revised,
     pub(crate) tags: Arc<[String]>,
     /// The keys of the parts, at any depth.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
@@ -72,7 +73,7 @@ pub(crate) struct LastModified {
 impl Metadata {
     /// Returns the metadata in the store's column and text. The metadata of an unreadable text are
     /// older than every invalidation.
-    pub(crate) fn decode(epoch: i64, text: &str) -> Self {
+    pub(crate) fn decode(epoch: Epoch, text: &str) -> Self {
         match serde_json::from_str(text) {
             Ok(metadata) => Self { epoch, ..metadata },
             Err(_) => Self::default(),
@@ -182,7 +183,7 @@ impl Meta {
     }
 
     /// Adds the [sightings](Verdicts::sightings) of this process.
-    pub(crate) fn seen(mut self, sightings: i64) -> Self {
+    pub(crate) fn seen(mut self, sightings: Sighting) -> Self {
         self.stored.sightings = sightings;
         self
     }
@@ -263,15 +264,15 @@ pub(crate) fn interval_of<B>(response: &Response<B>, policy: &Refresh) -> Durati
 }
 
 impl Verdicts for Invalidations {
-    fn latest(&self) -> i64 {
+    fn latest(&self) -> Epoch {
         self.latest()
     }
 
-    fn revision(&self) -> i64 {
+    fn revision(&self) -> Revised {
         self.revision()
     }
 
-    fn sightings(&self) -> i64 {
+    fn sightings(&self) -> Sighting {
         self.sightings()
     }
 
@@ -307,8 +308,8 @@ mod tests {
 
     #[test]
     fn unreadable_metadata_is_older_than_every_invalidation() {
-        assert_eq!(Metadata::decode(7, "{}").epoch, 7);
-        assert_eq!(Metadata::decode(7, "{").epoch, 0);
+        assert_eq!(Metadata::decode(Epoch(7), "{}").epoch, Epoch(7));
+        assert_eq!(Metadata::decode(Epoch(7), "{").epoch, Epoch::NONE);
     }
 
     proptest! {
@@ -319,18 +320,18 @@ mod tests {
         ) {
             let refresh_after = after.map(duration);
             let metadata = Metadata {
-                epoch, sightings: 0, revision, tags: tags.into(), parts: parts.into(), of_all, parts_last: refresh_after, refresh_after, is_provisional,
+                epoch: Epoch(epoch), sightings: Sighting::default(), revision: revision.into(), tags: tags.into(), parts: parts.into(), of_all, parts_last: refresh_after, refresh_after, is_provisional,
                 modified: Some(LastModified { seconds, is_ambiguous }),
             };
             let description = Description { layer, stale_while_revalidate: refresh_after, ..Description::default() };
             let text = description.encode(&metadata);
-            prop_assert_eq!(Metadata::decode(epoch, &text), metadata);
+            prop_assert_eq!(Metadata::decode(Epoch(epoch), &text), metadata);
             prop_assert_eq!(Description::decode(&text), description);
         }
 
         #[test]
         fn garbage_never_panics(text: String) {
-            let _ = (Metadata::decode(1, &text), Description::decode(&text));
+            let _ = (Metadata::decode(Epoch(1), &text), Description::decode(&text));
         }
     }
 }

@@ -33,7 +33,7 @@ use std::{
 
 use bytes::Bytes;
 use http::{HeaderName, Response};
-use perennial_store::{Locks, Store, locked};
+use perennial_store::{Epoch, Locks, Store, locked};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
@@ -254,7 +254,7 @@ impl Pages {
         let until = run.waits_until();
         let accepts = Accepts {
             placeholder,
-            not_before: until.map_or(0, |_| i64::MAX),
+            not_before: until.map_or(Epoch::NONE, |_| Epoch::MAX),
         };
         let visit = self.visit(key, policy, accepts, generate);
         let visited = match until {
@@ -291,7 +291,7 @@ impl Pages {
     }
 
     /// Returns the latest epoch that this process knows.
-    pub(crate) fn latest_epoch(&self) -> i64 {
+    pub(crate) fn latest_epoch(&self) -> Epoch {
         self.invalidations.latest()
     }
 
@@ -320,7 +320,7 @@ impl Pages {
             closing: self.is_closing(),
             permit: false,
             held: false,
-            not_before: 0,
+            not_before: Epoch::NONE,
         }
     }
 

@@ -1,60 +1,60 @@
-//! Names with epochs, at most 64 bytes of memory for each.
+//! Names with numbers, which are epochs or sightings, at most 64 bytes of memory for each.
 
 use std::collections::{BTreeSet, HashMap};
 
 use foldhash::{fast, quality};
 use std::hash::BuildHasher;
 
-/// The latest epoch of each name. A name is known by 128 bits of two hashes with random keys, so
+/// The latest number of each name. A name is known by 128 bits of two hashes with random keys, so
 /// that its text takes no memory.
 #[derive(Debug, Default)]
-pub(super) struct Names {
+pub(super) struct Names<N> {
     hashers: [quality::RandomState; 2],
-    epochs: HashMap<[u64; 2], i64, fast::RandomState>,
+    numbers: HashMap<[u64; 2], N, fast::RandomState>,
     /// The lengths of the names, in bytes: only at these lengths may a key begin with a name.
     lengths: BTreeSet<usize>,
 }
 
-impl Names {
+impl<N: Copy + Ord> Names<N> {
     pub(super) fn len(&self) -> usize {
-        self.epochs.len()
+        self.numbers.len()
     }
 
-    pub(super) fn add(&mut self, name: &str, epoch: i64) {
-        let latest = self.epochs.entry(hash(&self.hashers, name.as_bytes()));
-        let latest = latest.or_insert(epoch);
-        *latest = epoch.max(*latest);
+    pub(super) fn add(&mut self, name: &str, number: N) {
+        let latest = self.numbers.entry(hash(&self.hashers, name.as_bytes()));
+        let latest = latest.or_insert(number);
+        *latest = number.max(*latest);
         self.lengths.insert(name.len());
     }
 
-    pub(super) fn get(&self, name: &str) -> Option<i64> {
-        if self.epochs.is_empty() {
+    pub(super) fn get(&self, name: &str) -> Option<N> {
+        if self.numbers.is_empty() {
             return None;
         }
         let hash = hash(&self.hashers, name.as_bytes());
-        self.epochs.get(&hash).copied()
+        self.numbers.get(&hash).copied()
     }
 
     /// Returns the latest epoch of the names with which `key` begins, by a look-up for each length.
-    pub(super) fn latest_prefix_of(&self, key: &str) -> Option<i64> {
+    pub(super) fn latest_prefix_of(&self, key: &str) -> Option<N> {
         let begins = self.lengths.range(..=key.len()).filter_map(|length| {
             let hash = hash(&self.hashers, &key.as_bytes()[..*length]);
-            self.epochs.get(&hash).copied()
+            self.numbers.get(&hash).copied()
         });
         begins.max()
     }
 
-    pub(super) fn epochs(&self) -> impl Iterator<Item = i64> {
-        self.epochs.values().copied()
+    pub(super) fn numbers(&self) -> impl Iterator<Item = N> {
+        self.numbers.values().copied()
     }
 
-    /// Drops the names whose epochs are at most `epoch`.
-    pub(super) fn drop_older(&mut self, epoch: i64) {
-        self.epochs.retain(|_, latest| *latest > epoch);
-        if self.epochs.is_empty() {
+    /// Drops the names whose numbers are at most `number`.
+    pub(super) fn drop_older(&mut self, number: N) {
+        self.numbers.retain(|_, latest| *latest > number);
+        if self.numbers.is_empty() {
             self.lengths.clear();
         }
-        self.epochs.shrink_to_fit();
+        self.numbers.shrink_to_fit();
     }
 }
 

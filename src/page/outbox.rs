@@ -10,7 +10,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use perennial_store::{Discard, Error, Number, Numbered, locked};
+use perennial_store::{Discard, Epoch, Error, Number, Numbered, locked};
 
 use super::{
     Pages,
@@ -66,13 +66,13 @@ impl Pages {
     }
 
     /// Returns the latest epoch of the rows; [`UNKNOWN`] if this process has not numbered all of them.
-    async fn number_or_learn(self: &Arc<Self>, ids: &[String]) -> Result<i64, Arc<Error>> {
-        let (mut rows, mut latest) = (0, 0);
+    async fn number_or_learn(self: &Arc<Self>, ids: &[String]) -> Result<Epoch, Arc<Error>> {
+        let (mut rows, mut latest) = (0, Epoch::NONE);
         for ids in ids.chunks(AT_ONCE) {
             let numbered = self.number(ids).await?;
             rows += numbered.rows.len();
             let epochs = numbered.rows.iter().map(|(_, epoch)| *epoch);
-            latest = epochs.max().unwrap_or(0).max(latest);
+            latest = epochs.max().unwrap_or_default().max(latest);
         }
         if rows == ids.len() {
             return Ok(latest);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use perennial_store::{Error, PruneEntries, PruneInvalidations};
+use perennial_store::{Epoch, Error, PruneEntries, PruneInvalidations};
 
 use crate::{
     page::Pages,
@@ -20,7 +20,7 @@ impl Pages {
         let Some(lease) = self.locks.take_housekeeping(PRUNE_LOCK).await? else {
             return Ok(());
         };
-        let (mut oldest, mut after) = (i64::MAX, None);
+        let (mut oldest, mut after) = (Epoch::MAX, None);
         while let Some(pruned) = self.store.call(PruneEntries { after }).await? {
             oldest = oldest.min(pruned.oldest);
             after = Some(pruned.last);

@@ -10,7 +10,7 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, header};
 use httpdate::HttpDate;
-use perennial_store::Entry;
+use perennial_store::{Entry, Fence};
 
 #[cfg(feature = "compression")]
 use crate::page::codings::Codings;
@@ -106,7 +106,7 @@ impl Page {
     /// a second off, as versions of one age share it. So the date has to be later than all of these.
     pub(super) fn last_modified(
         response: &Response<Bytes>,
-        fence: i64,
+        fence: Fence,
         before: Option<&Self>,
         dated_before: Option<i64>,
     ) -> Option<LastModified> {
@@ -123,7 +123,7 @@ impl Page {
         {
             return Some(date);
         }
-        let seconds = fence.div_euclid(1_000_000) - 1;
+        let seconds = fence.acquired_at().div_euclid(1_000_000) - 1;
         http_date(seconds)?;
         let before = before.and_then(|before| before.meta.stored.modified);
         let taken = [
@@ -157,7 +157,7 @@ impl Version {
         let metadata = Metadata::decode(entry.epoch, &entry.metadata);
         let mut page = Page::new(key, entry.content, metadata, before);
         let times = GenerationTimes {
-            began: entry.fence,
+            began: entry.fence.acquired_at(),
             published: entry.generated,
         };
         page.meta.timed(policy, times);
@@ -441,7 +441,7 @@ mod tests {
                 let mut response = Response::new(Bytes::from(letter.to_string()));
                 let tag = HeaderValue::try_from(format!("\"{letter}\"")).expect("a value");
                 response.headers_mut().insert(header::ETAG, tag);
-                let modified = Page::last_modified(&response, fence, page.as_ref(), date);
+                let modified = Page::last_modified(&response, Fence(fence), page.as_ref(), date);
                 let modified = modified.expect("a plausible time");
                 if !modified.is_ambiguous {
                     let shown = modified.seconds;
@@ -461,7 +461,7 @@ mod tests {
     fn page_that_has_not_changed_for_seconds_has_a_date() {
         let response = |body: &'static str| Response::new(Bytes::from_static(body.as_bytes()));
         let second = 1_790_000_000;
-        let first = Page::last_modified(&response("a"), second * 1_000_000, None, None);
+        let first = Page::last_modified(&response("a"), Fence(second * 1_000_000), None, None);
         let first = first.expect("a plausible time");
         assert_eq!((first.seconds, first.is_ambiguous), (second - 1, false));
         let metadata = Metadata {
@@ -474,7 +474,7 @@ mod tests {
         let first = Page::new("/", response("a"), metadata, None);
         for (later, expected) in [(1, None), (2, None), (3, Some(second + 2))] {
             let fence = (second + later) * 1_000_000;
-            let next = Page::last_modified(&tagged, fence, Some(&first), Some(second));
+            let next = Page::last_modified(&tagged, Fence(fence), Some(&first), Some(second));
             let next = next.expect("a plausible time");
             let date = Some(next.seconds).filter(|_| !next.is_ambiguous);
             assert_eq!(date, expected, "{later}");

@@ -11,7 +11,9 @@ use std::{
     time::Duration,
 };
 
-use perennial_store::{Error, Invalidate, Invalidated, LatestEpoch, LatestNames, NameList, locked};
+use perennial_store::{
+    Epoch, Error, Invalidate, Invalidated, LatestEpoch, LatestNames, NameList, locked,
+};
 use tokio::{runtime::Handle, sync::watch, time::Instant};
 use tracing::Instrument;
 
@@ -310,10 +312,10 @@ impl Pages {
     async fn read_latest(
         &self,
         list: NameList,
-        latest: i64,
+        latest: Epoch,
         progress: &watch::Sender<Shown>,
     ) -> Result<(), Error> {
-        let (since, mut before, mut count) = (self.invalidations.seen(), latest + 1, 0);
+        let (since, mut before, mut count) = (self.invalidations.seen(), latest.next(), 0);
         while before > since {
             let page = LatestNames::new(list, before, PAGE);
             let page = self.store.call(page).await?;

@@ -7,7 +7,7 @@ mod visit;
 use std::{panic::AssertUnwindSafe, pin::Pin, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
-use perennial_store::{Lease, LockKind, LockName, NewEntry, Probe, Publish, Remove, locked};
+use perennial_store::{Fence, Lease, LockKind, LockName, NewEntry, Probe, Publish, Remove, locked};
 use tokio::sync::watch;
 
 use crate::{
@@ -237,10 +237,7 @@ impl Task {
                 let (name, locks) = (self.lock_name(), pages.locks().lease(self.policy.lease));
                 Box::pin(async move {
                     match locks.take(&name, "", Some(seen)).await {
-                        Ok(lease) => (
-                            Event::Acquired(lease.as_ref().map(|it| it.fence().0)),
-                            lease,
-                        ),
+                        Ok(lease) => (Event::Acquired(lease.as_ref().map(Lease::fence)), lease),
                         Err(_) => (Event::Away, None),
                     }
                 })
@@ -295,7 +292,7 @@ impl Task {
 
     /// Stores the version under the task's lease. `renews`: the fence of a stored version with the
     /// same content, which is renewed instead.
-    fn publish(&mut self, version: Version, renews: Option<i64>) -> Action {
+    fn publish(&mut self, version: Version, renews: Option<Fence>) -> Action {
         // A publish may take long, and needs no permit.
         self.give_back_permit();
         let terms = version.page.meta.terms(&self.policy);

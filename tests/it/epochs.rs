@@ -275,9 +275,9 @@ async fn a_revision_that_cannot_be_stored_keeps_no_stored_page_back() {
             get(address, path).await;
         }
         if hangs {
-            gate.hold(true)
+            gate.hold(true);
         } else {
-            database.refuse_writes()
+            database.refuse_writes();
         }
         let new = open("new");
         let address = app(&new);

@@ -21,7 +21,7 @@ use axum::{
 };
 use bytes::Bytes;
 use perennial::{DAY, Perennial, Refresh, entries::EntryFilter};
-use perennial_store::{LeaseRow, NewEntry, Publish, Release, TryLock};
+use perennial_store::{Epoch, LeaseRow, NewEntry, Publish, Release, TryLock};
 use proptest::{
     collection::vec,
     prelude::*,
@@ -326,7 +326,7 @@ fn any_row_is_served_or_generated_again() {
             let entry = NewEntry {
                 content,
                 renews: None,
-                epoch,
+                epoch: Epoch(epoch),
                 interval: Duration::from_micros(interval),
                 metadata,
                 history,
@@ -355,9 +355,9 @@ fn any_row_is_served_or_generated_again() {
             let address = here(app.layer(site.layer(Refresh::every(DAY))));
             let (parts, body) = address.ask(Request::new(Body::empty())).await;
             if *generated.lock().expect("not poisoned") {
-                assert_eq!(body, "generated")
+                assert_eq!(body, "generated");
             } else {
-                assert_eq!((parts.status.as_u16(), &*body), (status, &b"a row"[..]))
+                assert_eq!((parts.status.as_u16(), &*body), (status, &b"a row"[..]));
             }
             let entries = site.entries(&EntryFilter::new()).await.expect("answers");
             assert_eq!(entries.entries.len(), 1);

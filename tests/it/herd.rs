@@ -10,7 +10,7 @@ use std::{
 
 use perennial::locks::LockName;
 use perennial_jobs::Claims;
-use perennial_store::{Backend, LeaseRow, Release, TryLock};
+use perennial_store::{Backend, Fence, LeaseRow, Release, TryLock};
 use tokio::task::JoinSet;
 
 use crate::{
@@ -158,7 +158,7 @@ async fn contender() {
                 "try" => tasks.spawn(async move {
                     let lease = Duration::from_secs(600);
                     let tried = store.ask(TryLock::new(&*name, uuid(), lease, None)).await;
-                    let fence: Option<i64> = tried.expect("no deadlock, no error").fence;
+                    let fence = tried.expect("no deadlock, no error").fence;
                     fence.map(|fence| fence.to_string()).into_iter().collect()
                 }),
                 _ => tasks.spawn(async move {
@@ -230,7 +230,7 @@ async fn overslept_holder_never_publishes_over_a_later_one(db: Db) {
     }
     // A concurrent reader never sees the content go back, nor two contents with one fence.
     let watch = async {
-        let mut seen = [0; LOCKS as usize];
+        let mut seen = [Fence::NONE; LOCKS as usize];
         loop {
             for (name, seen) in seen.iter_mut().enumerate() {
                 if let Some((fence, body)) = stored(&*store, &name.to_string().into()).await {

@@ -293,9 +293,9 @@ async fn panicked_request_is_refused_or_runs_again(db: Db) {
         expire(&db).await;
         let reply = pay(address, key).await;
         if again {
-            assert_eq!(reply.text(), "done")
+            assert_eq!(reply.text(), "done");
         } else {
-            assert!(reply.text().contains("is unknown"), "{reply:?}")
+            assert!(reply.text().contains("is unknown"), "{reply:?}");
         }
         assert!(!reply.headers.contains_key("retry-after"));
         assert_eq!(runs.load(SeqCst), if again { 2 } else { 1 });

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use http::Response;
 use perennial::locks::{LockKind, LockName};
 use perennial_store::{
-    BreakLock, Extend, Inspect, Invalidate, Invalidated, List, NewEntry, Probe, Publish, Purge,
-    Release, Remove, TryLock,
+    BreakLock, Epoch, Extend, Fence, Inspect, Invalidate, Invalidated, List, NewEntry, Probe,
+    Publish, Purge, Release, Remove, TryLock,
 };
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ async fn name_of_any_length_is_one_row(db: Db) {
         let other = TryLock::new(&page, uuid(), LEASE, None);
         assert_eq!(ask(&*store, other).await.fence, None, "{name:?}");
         assert!(publish(&*store, &lease, &content(name)).await, "{name:?}");
-        let probed = ask(&*store, Probe::new(&page, 0)).await;
+        let probed = ask(&*store, Probe::new(&page, Fence::NONE)).await;
         assert_eq!(probed.lock.fence, lease.fence, "{name:?}");
         let read = probed.entry.expect("is stored").content.into_body();
         assert_eq!(read, name.as_bytes());
@@ -89,7 +89,11 @@ async fn name_of_any_length_is_one_row(db: Db) {
     // The longest invalidation, as its callers shorten names.
     for name in ["t".to_owned(), "t".repeat(255)] {
         let epoch = ask(&*store, Invalidate::new(vec![name.to_string()])).await;
-        let read = ask(&*store, Invalidated::new("", epoch - 1, 10, Vec::new())).await;
+        let read = ask(
+            &*store,
+            Invalidated::new("", Epoch(epoch.0 - 1), 10, Vec::new()),
+        )
+        .await;
         assert_eq!(read.names, [(name, epoch)]);
     }
 }
@@ -120,17 +124,20 @@ async fn times_without_an_end_fit_a_column(db: Db) {
     let endless = NewEntry {
         interval: Duration::MAX,
         retention: Duration::MAX,
-        epoch: i64::MAX,
+        epoch: Epoch::MAX,
         ..entry(&content)
     };
     let published = ask(&*store, Publish::new(&lease, endless)).await;
     assert!(published);
     let row = ask(&*store, List::new("/", 1)).await.rows.remove(0);
-    assert!(row.interval >= FOREVER && row.epoch == i64::MAX, "{row:?}");
+    assert!(
+        row.interval >= FOREVER && row.epoch == Epoch::MAX,
+        "{row:?}"
+    );
     assert!(ask(&*store, Extend::new(&lease, FOREVER)).await);
     let released = ask(&*store, Release::new(&lease, FOREVER)).await;
     assert!(released);
-    let probed = ask(&*store, Probe::new(&lease.name, 0)).await;
+    let probed = ask(&*store, Probe::new(&lease.name, Fence::NONE)).await;
     assert!(probed.lock.remaining > FOREVER / 2 && probed.entry.is_some());
 }
 
@@ -150,7 +157,7 @@ async fn rows_of_the_years_1_and_9999_are_read(db: Db) {
         ] {
             db.execute(&format!("UPDATE perennial_{change}")).await;
         }
-        let probed = ask(&*store, Probe::new(&lease.name, 0)).await;
+        let probed = ask(&*store, Probe::new(&lease.name, Fence::NONE)).await;
         let entry = probed.entry.expect("is stored");
         assert_eq!((entry.generated, entry.undated), (micros, is_ahead));
         assert_eq!(entry.age.is_zero(), is_ahead);

@@ -136,9 +136,9 @@ async fn lock_with_a_minimum_hold_is_not_free_before() {
         let start = Instant::now();
         let lease = job.lock("job").wait(HANG).await.expect("is free");
         if dropped {
-            drop(lease)
+            drop(lease);
         } else {
-            lease.release().await.expect("is ours")
+            lease.release().await.expect("is ours");
         }
         let error = locks.lock("job").wait(Duration::from_millis(100)).await;
         let said = error.expect_err("is not free yet").to_string();

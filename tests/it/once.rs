@@ -47,9 +47,9 @@ async fn a_mark_is_committed_or_rolled_back_with_its_transaction(db: Db) {
                 let again = mail.mark_in(&mut *transaction).await.expect("answers");
                 assert!(matches!(again, OnceOutcome::AlreadyDone { .. }), "{again:?}");
                 if committed {
-    transaction.commit().await.expect("is committed")
+    transaction.commit().await.expect("is committed");
     } else {
-    transaction.rollback().await.expect("is rolled back")
+    transaction.rollback().await.expect("is rolled back");
     }
                 let done = Once::new(&other.locks(), ["mail", "42"]).done().await.expect("answers");
                 assert_eq!(done.is_some(), committed);

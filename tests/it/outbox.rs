@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use perennial_store::{Invalidated, Number};
+use perennial_store::{Epoch, Invalidated, Number};
 
 use crate::{
     databases::Db,
@@ -141,7 +141,7 @@ async fn rows_are_read_in_pages_in_the_order_of_their_ids(db: Db) {
     let _site = db.site().await;
     let store = crate::store::open(&db).await;
     let _ = store
-        .ask(Invalidated::new("", 0, 1, Vec::new()))
+        .ask(Invalidated::new("", Epoch::NONE, 1, Vec::new()))
         .await
         .expect("answers");
     for id in ["b", "c", "a", "e", "d"] {
@@ -150,7 +150,9 @@ async fn rows_are_read_in_pages_in_the_order_of_their_ids(db: Db) {
     let mut after = String::new();
     let mut read = Vec::new();
     loop {
-        let page = store.ask(Invalidated::new(&*after, 0, 2, Vec::new())).await;
+        let page = store
+            .ask(Invalidated::new(&*after, Epoch::NONE, 2, Vec::new()))
+            .await;
         let page = page.expect("answers");
         let Some(last) = page.committed.last() else {
             break;
@@ -171,9 +173,9 @@ async fn rows_are_read_in_pages_in_the_order_of_their_ids(db: Db) {
         .expect("answers");
     assert_eq!(numbered.rows.len(), 5);
     let epoch = numbered.rows[0].1;
-    assert!(epoch > 0 && numbered.rows.iter().all(|(_, it)| *it == epoch));
+    assert!(epoch > Epoch::NONE && numbered.rows.iter().all(|(_, it)| *it == epoch));
     let after = store
-        .ask(Invalidated::new("", epoch - 1, 100, Vec::new()))
+        .ask(Invalidated::new("", Epoch(epoch.0 - 1), 100, Vec::new()))
         .await;
     let after = after.expect("answers");
     assert_eq!((after.names.len(), after.committed.len()), (5, 0));

@@ -175,9 +175,9 @@ async fn a_database_that_is_known_to_fail_keeps_few_waiting() {
         let second = app(&site(&database, Duration::from_millis(500)));
         visit(&second, "/0").await;
         if hangs {
-            database.hang()
+            database.hang();
         } else {
-            database.fail()
+            database.fail();
         }
         let mut waited = Vec::new();
         for path in &paths[1..] {

@@ -17,7 +17,9 @@ use perennial::{
     layer::RefreshLayer,
     locks::{LockInfo, Locks},
 };
-use perennial_store::{Backend, Call, CallFuture, Invalidated, Publish, Reply, error::BoxError};
+use perennial_store::{
+    Backend, Call, CallFuture, Epoch, Invalidated, Publish, Reply, error::BoxError,
+};
 use perennial_testing::Memory;
 
 use crate::support::{Origin, every, page, patient};
@@ -81,7 +83,7 @@ impl Shared {
     /// The invalidated names, in the order of their epochs.
     pub(crate) async fn invalidated(&self) -> Vec<String> {
         let store = self.store();
-        let synced = store.ask(Invalidated::new("", 0, usize::MAX, Vec::new()));
+        let synced = store.ask(Invalidated::new("", Epoch::NONE, usize::MAX, Vec::new()));
         let names = synced.await.expect("answers").names.into_iter();
         names.map(|(name, _)| name).collect()
     }
@@ -105,7 +107,7 @@ impl Shared {
     /// Returns the stored fence and body of a key.
     pub(crate) async fn entry(&self, key: &str) -> Option<(i64, String)> {
         let (fence, body) = crate::store::stored(&*self.store(), &page(key)).await?;
-        Some((fence, String::from_utf8(body.to_vec()).expect("text")))
+        Some((fence.0, String::from_utf8(body.to_vec()).expect("text")))
     }
 }
 

@@ -300,9 +300,9 @@ async fn successful_unsafe_request_makes_what_it_changed_stale_in_all_processes(
         let (method, target) = request_line.split_once(' ').expect("a request");
         request(address, method, target, &headers).await;
         if stale {
-            until(&what, async || read().await > before).await
+            until(&what, async || read().await > before).await;
         } else {
-            assert_eq!(read().await, before, "{what}")
+            assert_eq!(read().await, before, "{what}");
         }
     }
     let before = get(elsewhere, "/c").await.run();

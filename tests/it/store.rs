@@ -12,10 +12,10 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode};
 use perennial::locks::{LockKind, LockName};
 use perennial_store::{
-    Awaited, Backend, Begin, Begun, BreakLock, Count, Counted, Evict, Extend, Finish, Forget, Held,
-    Inspect, Invalidate, Invalidated, Latest, LatestEpoch, LatestNames, LeaseRow, List, NameList,
-    NewEntry, Probe, Progress, PruneEntries, PruneInvalidations, PruneLocks, PruneRequests,
-    Publish, Purge, ROW, Release, Remove, Revoke, Step, TryLock, Unused,
+    Awaited, Backend, Begin, Begun, BreakLock, Count, Counted, Epoch, Evict, Extend, Fence, Finish,
+    Forget, Held, Inspect, Invalidate, Invalidated, Latest, LatestEpoch, LatestNames, LeaseRow,
+    List, NameList, NewEntry, Probe, Progress, PruneEntries, PruneInvalidations, PruneLocks,
+    PruneRequests, Publish, Purge, ROW, Release, Remove, Revoke, Step, TryLock, Unused,
 };
 use tokio::task::JoinSet;
 
@@ -84,7 +84,7 @@ pub(crate) fn entry(content: &Response<Bytes>) -> NewEntry {
     NewEntry {
         content: content.clone(),
         renews: None,
-        epoch: 7,
+        epoch: Epoch(7),
         interval: Duration::from_secs(60),
         metadata: METADATA.to_owned(),
         history: "1 a line\n".to_owned(),
@@ -104,19 +104,19 @@ pub(crate) async fn publish(
 async fn renew(store: &dyn Backend, lease: &LeaseRow, known: i64) -> bool {
     let content = content("is not sent");
     let entry = NewEntry {
-        renews: Some(known),
+        renews: Some(Fence(known)),
         ..entry(&content)
     };
     ask(store, Publish::new(lease, entry)).await
 }
 
-pub(crate) async fn stored(store: &dyn Backend, name: &LockName) -> Option<(i64, Bytes)> {
-    let entry = ask(store, Probe::new(name, 0)).await.entry;
+pub(crate) async fn stored(store: &dyn Backend, name: &LockName) -> Option<(Fence, Bytes)> {
+    let entry = ask(store, Probe::new(name, Fence::NONE)).await.entry;
     entry.map(|entry| (entry.fence, entry.content.into_body()))
 }
 
 /// Returns the first `most` names invalidated after `since`.
-async fn invalidated(store: &dyn Backend, since: i64, most: usize) -> Vec<(String, i64)> {
+async fn invalidated(store: &dyn Backend, since: Epoch, most: usize) -> Vec<(String, Epoch)> {
     let synced = ask(store, Invalidated::new("", since, most, Vec::new())).await;
     synced.names
 }
@@ -221,25 +221,25 @@ async fn a_lock_is_taken_by_one_and_its_fences_only_grow(db: Db) {
         }
         let won: Vec<_> = tries.join_all().await.into_iter().flatten().collect();
         assert_eq!(won.len(), 1);
-        assert!(won[0].fence > last);
-        last = won[0].fence;
-        let state = ask(&*store, Probe::new("a", 0)).await.lock;
+        assert!(won[0].fence > Fence(last));
+        last = won[0].fence.0;
+        let state = ask(&*store, Probe::new("a", Fence::NONE)).await.lock;
         assert!(
             state.owned
-                && state.fence == last
+                && state.fence == Fence(last)
                 && state.remaining > NONE
                 && state.remaining <= LEASE
         );
         assert!(ask(&*store, Release::new(&won[0], NONE)).await);
-        let state = ask(&*store, Probe::new("a", 0)).await.lock;
-        assert!(!state.owned && state.fence == last && state.remaining == NONE);
+        let state = ask(&*store, Probe::new("a", Fence::NONE)).await.lock;
+        assert!(!state.owned && state.fence == Fence(last) && state.remaining == NONE);
     }
 }
 
 async fn owner_without_an_answer_gets_its_fence_again(db: Db) {
     let store = open(&db).await;
     let lease = lock(&*store, "a", LEASE).await;
-    for seen in [None, Some(0), Some(lease.fence)] {
+    for seen in [None, Some(Fence::NONE), Some(lease.fence)] {
         let again = ask(&*store, TryLock::new("a", &lease.owner, LEASE, seen)).await;
         assert_eq!(again.fence, Some(lease.fence), "{seen:?}");
     }
@@ -270,7 +270,7 @@ async fn lock_is_revoked_from_its_owner_alone(db: Db) {
     for _ in 0..2 {
         let row = revoke(&lease.owner).await.expect("has a row");
         assert_eq!((row.owner, row.remaining), (None, NONE));
-        assert_eq!(row.fence, lease.fence + 1, "once");
+        assert_eq!(row.fence, lease.fence.next(), "once");
     }
     // A late release has no effect.
     let cooldown = Release::new(&lease, LEASE);
@@ -286,7 +286,7 @@ async fn lock_is_revoked_from_its_owner_alone(db: Db) {
 async fn releases_with_a_cooldown_are_counted(db: Db) {
     let store = open(&db).await;
     let failures = async || {
-        let probe = ask(&*store, Probe::new("a", 0)).await;
+        let probe = ask(&*store, Probe::new("a", Fence::NONE)).await;
         probe.lock.failures
     };
     let short = Duration::from_millis(1);
@@ -307,12 +307,14 @@ async fn releases_with_a_cooldown_are_counted(db: Db) {
 
 async fn a_lock_is_taken_only_while_its_fence_is_the_one_seen(db: Db) {
     let store = open(&db).await;
-    let fence = store.ask(TryLock::new("a", "me", LEASE, Some(1))).await;
+    let fence = store
+        .ask(TryLock::new("a", "me", LEASE, Some(Fence(1))))
+        .await;
     let fence = fence.expect("answers").fence;
     assert!(fence.is_some(), "never held, so nobody can have published");
     let first = lock(&*store, "b", LEASE).await;
     ask(&*store, Release::new(&first, NONE)).await;
-    for seen in [0, first.fence - 1, first.fence + 1] {
+    for seen in [0, first.fence.0 - 1, first.fence.0 + 1].map(Fence) {
         assert_eq!(
             ask(&*store, TryLock::new("b", "me", LEASE, Some(seen)))
                 .await
@@ -337,7 +339,7 @@ async fn only_the_owner_extends_and_releases(db: Db) {
             ..lease.clone()
         },
         LeaseRow {
-            fence: lease.fence + 1,
+            fence: lease.fence.next(),
             ..lease.clone()
         },
         LeaseRow {
@@ -378,7 +380,7 @@ async fn published_entry_comes_back_unchanged(db: Db) {
         };
         assert!(publish(&*store, &lease, &sent).await);
         tokio::time::sleep(Duration::from_millis(20)).await;
-        let probe = ask(&*store, Probe::new(&lease.name, 0)).await;
+        let probe = ask(&*store, Probe::new(&lease.name, Fence::NONE)).await;
         let entry = probe.entry.expect("is stored");
         assert_eq!(entry.fence, lease.fence);
         assert!(entry.age >= Duration::from_millis(10) && entry.age < LEASE);
@@ -398,7 +400,7 @@ async fn pages_are_listed_in_order_with_their_locks_and_history(db: Db) {
     let lines: Vec<_> = (0..30)
         .map(|n| format!("{n} {}\n", "x".repeat(100)))
         .collect();
-    let mut known = 0;
+    let mut known = Fence::NONE;
     let body = content("of a page");
     for (n, history) in lines.iter().enumerate() {
         let lease = lock(&*store, page("/b"), LEASE).await;
@@ -545,7 +547,7 @@ async fn nothing_is_published_after_a_takeover(db: Db) {
     };
     for lease in [&late, &forged] {
         assert!(!publish(&*store, lease, &content("1")).await);
-        assert!(!renew(&*store, lease, first.fence).await);
+        assert!(!renew(&*store, lease, first.fence.0).await);
     }
     let before = stored(&*store, &late.name).await;
     assert_eq!(before, Some((first.fence, "0".into())));
@@ -563,7 +565,7 @@ async fn a_repeated_publish_succeeds_again(db: Db) {
     ask(&*store, Release::new(&first, NONE)).await;
     let second = lock(&*store, "a", LEASE).await;
     for _ in 0..2 {
-        assert!(renew(&*store, &second, first.fence).await);
+        assert!(renew(&*store, &second, first.fence.0).await);
     }
     assert_eq!(
         stored(&*store, &"a".into()).await,
@@ -575,18 +577,18 @@ async fn the_same_content_is_renewed_only_over_itself(db: Db) {
     let store = open(&db).await;
     let first = lock(&*store, "a", LEASE).await;
     assert!(
-        !renew(&*store, &first, 0).await,
+        !renew(&*store, &first, Fence::NONE.0).await,
         "there is nothing to renew"
     );
     publish(&*store, &first, &content("1")).await;
     ask(&*store, Release::new(&first, NONE)).await;
     let second = lock(&*store, "a", LEASE).await;
-    assert!(!renew(&*store, &second, first.fence - 1).await);
+    assert!(!renew(&*store, &second, Fence(first.fence.0 - 1).0).await);
     assert_eq!(
         stored(&*store, &"a".into()).await,
         Some((first.fence, "1".into()))
     );
-    assert!(renew(&*store, &second, first.fence).await);
+    assert!(renew(&*store, &second, first.fence.0).await);
     let longer = NewEntry {
         renews: Some(second.fence),
         metadata: format!("{METADATA}{:50}", ""),
@@ -617,23 +619,26 @@ async fn an_entry_is_removed_only_under_the_lease(db: Db) {
 
 async fn epochs_grow_in_the_order_in_which_they_are_seen(db: Db) {
     let store = open(&db).await;
-    assert_eq!(ask(&*store, Probe::new("a", 0)).await.epoch, 0);
-    assert_eq!(invalidated(&*store, 0, ALL).await, []);
+    assert_eq!(
+        ask(&*store, Probe::new("a", Fence::NONE)).await.epoch,
+        Epoch::NONE
+    );
+    assert_eq!(invalidated(&*store, Epoch::NONE, ALL).await, []);
     let long = "x".repeat(255);
     let names = ["key:/a", "key:/A", "key:/a ", "tag:\u{e4}'\\$1%", &long];
     let mut last = 0;
     for name in names.into_iter().chain(names) {
         let epoch = ask(&*store, Invalidate::new(vec![name.to_owned()])).await;
-        assert!(epoch > last, "{epoch} after {last}");
-        last = epoch;
-        let probe = ask(&*store, Probe::new("a", 0)).await;
+        assert!(epoch > Epoch(last), "{epoch} after {last}");
+        last = epoch.0;
+        let probe = ask(&*store, Probe::new("a", Fence::NONE)).await;
         assert_eq!(probe.epoch, epoch);
     }
-    let mut all = invalidated(&*store, 0, ALL).await;
+    let mut all = invalidated(&*store, Epoch::NONE, ALL).await;
     all.sort_by_key(|(_, epoch)| *epoch);
     let kept: Vec<_> = all.iter().map(|(name, _)| &**name).collect();
     assert_eq!(kept, names, "each once, by its latest");
-    assert_eq!(invalidated(&*store, last, ALL).await, []);
+    assert_eq!(invalidated(&*store, Epoch(last), ALL).await, []);
 
     // Many processes invalidate at once. A concurrent reader misses no epoch below one that the
     // reader has seen.
@@ -656,15 +661,15 @@ async fn epochs_grow_in_the_order_in_which_they_are_seen(db: Db) {
     }
     let (mut seen, mut since, start) = (Vec::new(), last, Instant::now());
     while seen.len() < WRITERS * EACH {
-        for (name, epoch) in invalidated(&*store, since, ALL).await {
-            last = last.max(epoch);
-            assert!(epoch > since);
+        for (name, epoch) in invalidated(&*store, Epoch(since), ALL).await {
+            last = last.max(epoch.0);
+            assert!(epoch > Epoch(since));
             seen.push((name, epoch));
         }
         since = last;
         if start.elapsed() > HANG {
             // A writer that has not written is another defect than a reader that has missed something.
-            let everything = invalidated(store.as_ref(), 0, ALL).await.len();
+            let everything = invalidated(store.as_ref(), Epoch::NONE, ALL).await.len();
             panic!(
                 "{} were seen, and {everything} names are stored",
                 seen.len()
@@ -681,21 +686,21 @@ async fn epochs_grow_in_the_order_in_which_they_are_seen(db: Db) {
     let first = ask(&*store, Invalidate::new(vec!["revision:1".to_owned()])).await;
     ask(&*store, Invalidate::new(vec!["revision:1".to_owned()])).await;
     ask(&*store, Invalidate::new(vec!["purged:/p".to_owned()])).await;
-    let all = invalidated(&*store, 0, ALL).await;
+    let all = invalidated(&*store, Epoch::NONE, ALL).await;
     assert!(
         all.contains(&("revision:1".to_owned(), first)),
         "it keeps the first"
     );
     let hour = Duration::from_secs(3600);
-    prune(&*store, hour, i64::MAX).await;
-    let left = invalidated(&*store, 0, ALL).await;
+    prune(&*store, hour, Epoch::MAX).await;
+    let left = invalidated(&*store, Epoch::NONE, ALL).await;
     assert_eq!(left, all, "none is old enough");
     tokio::time::sleep(Duration::from_millis(50)).await;
     let soon = Duration::from_millis(10);
     let latest = all.last().expect("is there").1;
     for _ in 0..2 {
-        prune(&*store, soon, i64::MAX).await;
-        let mut left = invalidated(&*store, 0, ALL).await;
+        prune(&*store, soon, Epoch::MAX).await;
+        let mut left = invalidated(&*store, Epoch::NONE, ALL).await;
         left.sort();
         let everything = ("purged_prefix:".to_owned(), latest);
         assert_eq!(left, [everything, ("revision:1".to_owned(), first)]);
@@ -707,7 +712,7 @@ async fn an_invalidation_that_is_rolled_back_is_seen_by_nobody(db: Db) {
     let made = ask(&*store, Invalidate::new(vec!["purged:/made".to_owned()])).await;
     // The server's statements, without the commit.
     let mut undone = db.uncommitted(&db.raise_epochs(3_600_000_000)).await;
-    let epoch = made + 3_600_000_000;
+    let epoch = made.0 + 3_600_000_000;
     let name = format!(
         "INSERT INTO perennial_invalidation (name, epoch) VALUES ('purged:/undone', {epoch})"
     );
@@ -719,9 +724,9 @@ async fn an_invalidation_that_is_rolled_back_is_seen_by_nobody(db: Db) {
         async move {
             let name = LockName::from("a");
             let answers = tokio::join!(
-                store.ask(Invalidated::new("", 0, ALL, Vec::new())),
-                store.ask(LatestNames::new(NameList::Purged, i64::MAX, ALL)),
-                store.ask(Probe::new(&name, 0)),
+                store.ask(Invalidated::new("", Epoch::NONE, ALL, Vec::new())),
+                store.ask(LatestNames::new(NameList::Purged, Epoch::MAX, ALL)),
+                store.ask(Probe::new(&name, Fence::NONE)),
             );
             (
                 answers.0.expect("answers").names,
@@ -741,10 +746,10 @@ async fn an_invalidation_that_is_rolled_back_is_seen_by_nobody(db: Db) {
 }
 
 /// Prunes the invalidations in as many steps as the store takes.
-async fn prune(store: &dyn Backend, age: Duration, oldest: i64) {
+async fn prune(store: &dyn Backend, age: Duration, oldest: Epoch) {
     let mut after = None;
     loop {
-        after = ask(store, PruneInvalidations::new(oldest, age, after)).await;
+        after = ask(store, PruneInvalidations::new(Epoch(oldest.0), age, after)).await;
         if after.is_none() {
             return;
         }
@@ -763,7 +768,7 @@ async fn names_of_one_epoch_are_read_together(db: Db) {
     for most in 1..6 {
         let mut read = Vec::new();
         loop {
-            let since = read.last().map_or(0, |(_, epoch)| *epoch);
+            let since = read.last().map_or(Epoch::NONE, |(_, epoch)| *epoch);
             let page = invalidated(&*store, since, most).await;
             let is_last = page.len() <= most;
             read.extend(page);
@@ -774,11 +779,21 @@ async fn names_of_one_epoch_are_read_together(db: Db) {
         read.sort();
         assert_eq!(read, made, "{most}");
 
-        let (mut read, mut before) = (Vec::new(), i64::MAX);
+        let (mut read, mut before) = (Vec::new(), Epoch::MAX);
         loop {
-            let page = ask(&*store, LatestNames::new(NameList::Stale, before, most)).await;
+            let page = ask(
+                &*store,
+                LatestNames::new(NameList::Stale, Epoch(before.0), most),
+            )
+            .await;
             let is_last = page.len() <= most;
-            before = page.iter().map(|(_, epoch)| *epoch).min().unwrap_or(0);
+            before = Epoch(
+                page.iter()
+                    .map(|(_, epoch)| *epoch)
+                    .min()
+                    .unwrap_or(Epoch::NONE)
+                    .0,
+            );
             read.extend(page);
             if is_last {
                 break;
@@ -787,7 +802,7 @@ async fn names_of_one_epoch_are_read_together(db: Db) {
         read.sort();
         assert_eq!(read, made, "{most}, backwards");
     }
-    assert_eq!(invalidated(&*store, 0, 0).await, []);
+    assert_eq!(invalidated(&*store, Epoch::NONE, 0).await, []);
 }
 
 async fn invalidations_are_read_in_pages_by_epoch_and_backwards_by_list(db: Db) {
@@ -812,7 +827,7 @@ async fn invalidations_are_read_in_pages_by_epoch_and_backwards_by_list(db: Db) 
     }
     let mut read = Vec::new();
     loop {
-        let since = read.last().map_or(0, |(_, epoch)| *epoch);
+        let since = read.last().map_or(Epoch::NONE, |(_, epoch)| *epoch);
         let page = invalidated(&*store, since, 4).await;
         assert!(page.len() <= 5);
         if page.is_empty() {
@@ -831,12 +846,12 @@ async fn invalidations_are_read_in_pages_by_epoch_and_backwards_by_list(db: Db) 
         let mut read = Vec::new();
         let mut before = i64::MAX;
         loop {
-            let page = ask(&*store, LatestNames::new(list, before, 1)).await;
+            let page = ask(&*store, LatestNames::new(list, Epoch(before), 1)).await;
             assert!(page.len() <= 2);
             let Some(oldest) = page.iter().map(|(_, epoch)| *epoch).min() else {
                 break;
             };
-            before = oldest;
+            before = oldest.0;
             read.extend(page);
         }
         read.sort();
@@ -863,16 +878,17 @@ async fn sync_returns_the_state_of_each_awaited_page(db: Db) {
     // A lock of another kind has the same name.
     lock(&*store, "/job", LEASE).await;
     let mut keys = ["/held", &*long, "/cooling", "/job", "/none", "/none"].map(str::to_owned);
-    let since = ask(&*store, Invalidate::new(vec!["key:/a".to_owned()])).await - 1;
+    let epoch = ask(&*store, Invalidate::new(vec!["key:/a".to_owned()])).await;
+    let since = Epoch(epoch.0 - 1);
     for _ in 0..2 {
         let sync = Invalidated::new("", since, ALL, keys.to_vec());
         let synced = ask(&*store, sync).await;
-        assert_eq!(synced.names, [("key:/a".to_owned(), since + 1)]);
+        assert_eq!(synced.names, [("key:/a".to_owned(), epoch)]);
         for (key, page) in keys.iter().zip(&synced.awaited) {
             let (fence, is_held) = match key.as_str() {
-                "/held" => (0, true),
+                "/held" => (Fence::NONE, true),
                 key if key == long => (published.fence, true),
-                _ => (0, false),
+                _ => (Fence::NONE, false),
             };
             let is_as_long = page.remaining > NONE && page.remaining <= LEASE;
             assert_eq!((page.fence, is_as_long), (fence, is_held), "{key}");
@@ -1017,8 +1033,8 @@ async fn only_entries_beyond_their_retention_are_pruned(db: Db) {
 }
 
 /// Returns the smallest epoch of a page.
-async fn oldest(store: &dyn Backend) -> i64 {
-    let (mut next, mut oldest) = (None, i64::MAX);
+async fn oldest(store: &dyn Backend) -> Epoch {
+    let (mut next, mut oldest) = (None, Epoch::MAX);
     loop {
         let after: Option<String> = next;
         let pruned = store.ask(PruneEntries::new(after.clone())).await;
@@ -1035,7 +1051,7 @@ async fn a_purge_is_forgotten_only_when_no_entry_is_older(db: Db) {
     let before = ask(&*store, Invalidate::new(vec!["key:/other".to_owned()])).await;
     let purged = ask(&*store, Invalidate::new(vec!["purged:/p".to_owned()])).await;
     let body = content("1");
-    let entry = async |key: &str, epoch: i64| {
+    let entry = async |key: &str, epoch: Epoch| {
         let lease = lock(&*store, page(key), LEASE).await;
         let entry = NewEntry {
             epoch,
@@ -1052,7 +1068,7 @@ async fn a_purge_is_forgotten_only_when_no_entry_is_older(db: Db) {
     tokio::time::sleep(Duration::from_millis(50)).await;
     let is_remembered = async |oldest| {
         prune(&*store, Duration::from_millis(10), oldest).await;
-        let left = invalidated(&*store, 0, ALL).await;
+        let left = invalidated(&*store, Epoch::NONE, ALL).await;
         left.iter().any(|(name, _)| name == "purged:/p")
     };
     let known = oldest(&*store).await;
@@ -1065,7 +1081,7 @@ async fn a_purge_is_forgotten_only_when_no_entry_is_older(db: Db) {
     let known = oldest(&*store).await;
     assert_eq!(known, purged);
     assert!(!is_remembered(known).await);
-    let left = invalidated(&*store, 0, ALL).await;
+    let left = invalidated(&*store, Epoch::NONE, ALL).await;
     let everything = ("purged_prefix:".to_owned(), purged);
     assert_eq!(left, [everything], "it stands for both");
 }
@@ -1162,8 +1178,8 @@ async fn a_lock_is_inspected_listed_and_broken(db: Db) {
 
         let fence = ask(&*store, Inspect::new(name))
             .await
-            .map_or(0, |row| row.fence);
-        let other = ask(&*store, BreakLock::new(name, Some(fence - 1))).await;
+            .map_or(Fence::NONE, |row| row.fence);
+        let other = ask(&*store, BreakLock::new(name, Some(Fence(fence.0 - 1)))).await;
         assert!(!other, "another holder's");
         let seen = ask(&*store, BreakLock::new(name, Some(fence))).await;
         assert!(seen);
@@ -1188,12 +1204,12 @@ on_database! {
 #[cfg(feature = "mysql")]
 async fn one_of_several_tries_in_a_microsecond_gets_the_lock(db: Db) {
     let store = open(&db).await;
-    let mut last = 0;
+    let mut last = Fence::NONE;
     for _ in 0..3 {
         let lease = lock(&*store, "a", LEASE).await;
         assert!(lease.fence > last);
         last = lease.fence;
-        for seen in [None, Some(last), Some(last - 1)] {
+        for seen in [None, Some(last), Some(Fence(last.0 - 1))] {
             let other = ask(&*store, TryLock::new("a", uuid(), LEASE, seen)).await;
             assert_eq!(other.fence, None);
             let again = ask(&*store, TryLock::new("a", &lease.owner, LEASE, seen)).await;
@@ -1295,9 +1311,9 @@ async fn request_among_many_rows(db: &Db, database: perennial::sql::Database) {
         let (fence, _) = stored(&*store, name).await.expect("is there");
         assert!(ask(&*store, Release::new(&taken, NONE)).await);
         let taken = lock(&*store, name.clone(), LEASE).await;
-        assert!(renew(&*store, &taken, fence).await);
+        assert!(renew(&*store, &taken, fence.0).await);
         let epoch = ask(&*store, Invalidate::new(vec![key.to_owned()])).await;
-        let since = invalidated(&*store, epoch - 1, ALL).await;
+        let since = invalidated(&*store, Epoch(epoch.0 - 1), ALL).await;
         assert!(since.iter().any(|(name, _)| name == key));
         assert!(ask(&*store, Remove::new(&taken)).await);
         assert!(ask(&*store, Inspect::new(name)).await.is_some());
@@ -1342,7 +1358,7 @@ async fn entry_from_before_the_clock_was_set_back_has_no_age(db: Db) {
     let lease = lock(&*store, page("/p"), LEASE).await;
     assert!(publish(&*store, &lease, &content("1")).await);
     let entry = async || {
-        let probe = ask(&*store, Probe::new(page("/p"), 0)).await;
+        let probe = ask(&*store, Probe::new(page("/p"), Fence::NONE)).await;
         probe.entry.expect("is there")
     };
     // The largest difference between clocks.
@@ -1366,7 +1382,7 @@ async fn a_cooldown_does_not_end_when_the_clock_is_set_back(db: Db) {
             let tried = ask(&*store, TryLock::new("a", uuid(), LEASE, seen)).await;
             assert_eq!(tried.fence, None, "{seconds} s");
         }
-        let probe = ask(&*store, Probe::new("a", 0)).await;
+        let probe = ask(&*store, Probe::new("a", Fence::NONE)).await;
         assert!(!probe.lock.owned && probe.lock.remaining > NONE);
     }
 }
@@ -1380,7 +1396,7 @@ async fn a_holder_whose_clock_is_right_keeps_its_lock(db: Db) {
         for seen in [None, Some(held.fence)] {
             let tried = ask(&*store, TryLock::new("a", uuid(), LEASE, seen)).await;
             assert_eq!(tried.fence, None);
-            let probe = ask(&*store, Probe::new("a", 0)).await;
+            let probe = ask(&*store, Probe::new("a", Fence::NONE)).await;
             assert!(probe.lock.owned && probe.lock.remaining > LEASE / 2);
         }
         let again = ask(&*store, TryLock::new("a", &held.owner, LEASE, None)).await;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use perennial::{ErrorKind, Perennial};
-use perennial_store::{Invalidated, Number, Numbered};
+use perennial_store::{Epoch, Invalidated, Number, Numbered};
 use tokio::task::JoinSet;
 
 use crate::{
@@ -56,7 +56,7 @@ async fn invalidation_is_committed_or_rolled_back_with_its_transaction(db: Db) {
                         assert_eq!(waiting(&db).await, Some(0));
 
     } else {
-    drop(pending)
+    drop(pending);
     }
                 let heard = hears(&b, "/a", last).await;
                 assert!(heard > last);
@@ -81,7 +81,9 @@ async fn committed_invalidation_is_numbered_once(db: Db) {
         drop(pending.expect("is written"));
         transaction.commit().await.expect("is committed");
     });
-    let synced = store.ask(Invalidated::new("", 0, 1000, Vec::new())).await;
+    let synced = store
+        .ask(Invalidated::new("", Epoch::NONE, 1000, Vec::new()))
+        .await;
     let synced = synced.expect("answers");
     assert_eq!((synced.committed.len(), synced.names.len()), (20, 0));
     let ids: Vec<_> = synced.committed.iter().map(|row| row.id.clone()).collect();
@@ -98,7 +100,9 @@ async fn committed_invalidation_is_numbered_once(db: Db) {
         .map(|(row, epoch)| (row.name, epoch))
         .collect();
     numbered.sort();
-    let synced = store.ask(Invalidated::new("", 0, 1000, Vec::new())).await;
+    let synced = store
+        .ask(Invalidated::new("", Epoch::NONE, 1000, Vec::new()))
+        .await;
     let mut synced = synced.expect("answers");
     synced.names.sort();
     assert_eq!((synced.names.len(), synced.committed.len()), (20, 0));
@@ -125,7 +129,7 @@ async fn author_knows_the_invalidation_that_another_process_has_applied(db: Db) 
             let pending = a.site.purge_in(&mut transaction, ["other", "list"]).await;
             let pending = pending.expect("is written");
             transaction.commit().await.expect("is committed");
-            let synced = store.ask(Invalidated::new("", 0, 1000, Vec::new())).await;
+            let synced = store.ask(Invalidated::new("", Epoch::NONE, 1000, Vec::new())).await;
             let committed = synced.expect("answers").committed;
             let ids = committed.into_iter().map(|row| row.id).collect();
             store.ask(Number::new(ids)).await.expect("answers");

@@ -284,9 +284,9 @@ async fn warmed_pages_outlast_an_outage_after_a_restart() {
         let (site, restarted) = process();
         site.warm(restarted.clone(), &paths).await;
         if hangs {
-            database.hang()
+            database.hang();
         } else {
-            database.fail()
+            database.fail();
         }
         let begun = tokio::time::Instant::now();
         for path in &paths {

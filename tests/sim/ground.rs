@@ -12,7 +12,7 @@ use std::{
 use bytes::Bytes;
 use http::Response;
 use perennial::Refresh;
-use perennial_store::{Call, Inspect, LeaseRow, Probe, Publish, Remove, Reply, TryLock};
+use perennial_store::{Call, Fence, Inspect, LeaseRow, Probe, Publish, Remove, Reply, TryLock};
 use perennial_testing::Memory;
 use tokio::time::Instant;
 
@@ -267,7 +267,7 @@ impl Ground {
 
     /// Reads the data of a key. Returns its version and the store's epoch.
     pub(crate) fn read(&self, key: usize) -> (u32, i64) {
-        (self.datum(key), self.store.epoch())
+        (self.datum(key), self.store.epoch().0)
     }
 
     /// Records the start of a generator that has read these data, and returns the number of the
@@ -333,7 +333,7 @@ impl Ground {
     fn carry_out(&self, call: &Call) -> (Reply, CallResult) {
         let stored = match call {
             Call::TryLock(TryLock { name, .. }) => self.store.fence_of(name),
-            _ => 0,
+            _ => Fence::NONE,
         };
         let before = match call {
             Call::Publish(Publish { lease, entry }) => {
@@ -344,7 +344,7 @@ impl Ground {
         };
         let reply = self.store.apply(call);
         let outcome = match &reply {
-            Reply::TryLock(tried) => CallResult::Fence(tried.fence, stored),
+            Reply::TryLock(tried) => CallResult::Fence(tried.fence.map(|fence| fence.0), stored.0),
             Reply::Extend(done)
             | Reply::Release(done)
             | Reply::Publish(done)
@@ -353,20 +353,20 @@ impl Ground {
                 Some(before) => CallResult::Written(*done, before),
                 None => CallResult::Done(*done),
             },
-            Reply::Invalidate(epoch) => CallResult::Epoch(*epoch, self.all_data()),
+            Reply::Invalidate(epoch) => CallResult::Epoch(epoch.0, self.all_data()),
             Reply::Invalidated(synced) => CallResult::Names(synced.names.len()),
             Reply::Number(numbered) => {
                 let rows = numbered.rows.iter();
-                CallResult::Numbered(rows.map(|(row, epoch)| (row.id.clone(), *epoch)).collect())
+                CallResult::Numbered(rows.map(|(row, epoch)| (row.id.clone(), epoch.0)).collect())
             }
             Reply::LatestNames(names) => CallResult::Names(names.len()),
             Reply::Probe(probe) => {
                 let entry = probe.entry.as_ref().map(|entry| Found {
-                    fence: entry.fence,
-                    epoch: entry.epoch,
+                    fence: entry.fence.0,
+                    epoch: entry.epoch.0,
                     age: entry.age,
                 });
-                CallResult::Found(entry, probe.lock.fence)
+                CallResult::Found(entry, probe.lock.fence.0)
             }
             _ => CallResult::Other,
         };
@@ -387,13 +387,16 @@ impl Ground {
             _ => false,
         };
         let (name, known) = (lease.name.clone(), 0);
-        let entry = match self.store.apply(&Call::Probe(Probe { name, known })) {
+        let entry = match self.store.apply(&Call::Probe(Probe {
+            name,
+            known: Fence(known),
+        })) {
             Reply::Probe(probe) => probe.entry,
             _ => None,
         };
         Before {
             holds,
-            fence: entry.as_ref().map_or(0, |entry| entry.fence),
+            fence: entry.as_ref().map_or(0, |entry| entry.fence.0),
             same: entry
                 .zip(content)
                 .is_some_and(|(entry, content)| entry.content.body() == content.body()),

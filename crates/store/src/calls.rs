@@ -14,6 +14,7 @@ use crate::rows::{
 };
 use crate::{
     error::BoxError,
+    fence::{Epoch, Fence},
     name::{LockKind, LockName},
 };
 
@@ -160,7 +161,7 @@ macro_rules! calls {
 calls! {
     /// Returns the entry of this name, if its fence is greater than `known`, the state of the lock,
     /// and the latest epoch. Takes no lock and changes nothing.
-    Probe "probe" reads [name: LockName] { known: i64 } -> Probed;
+    Probe "probe" reads [name: LockName] { known: Fence } -> Probed;
 
     /// Takes the lock `name` for `length`, if the lock is free: never held, expired or released,
     /// and not in cooldown.
@@ -169,7 +170,7 @@ calls! {
     /// fence, and is taken with any `seen`. An owner that already holds the lock (its answer was
     /// lost) gets its fence and the length again.
     TryLock "try-lock" writes [name: LockName, owner: String]
-        { length: Duration, seen: Option<i64> } -> Tried;
+        { length: Duration, seen: Option<Fence> } -> Tried;
 
     /// Extends the lease to `length` from now, if the lease has not expired; `false`: the lease is
     /// lost.
@@ -198,7 +199,7 @@ calls! {
     /// Epochs only grow, over all processes, and become visible in their order: a process that sees
     /// an epoch sees all smaller ones. A new epoch is at least the microseconds since 1970 by the
     /// database's clock, so that a database that has lost the latest epochs continues above them.
-    Invalidate "invalidate" writes [] { names: Vec<String> } -> i64;
+    Invalidate "invalidate" writes [] { names: Vec<String> } -> Epoch;
 
     /// Returns three lists, all of one moment: the first invalidated names after the epoch `since`,
     /// each with its latest epoch, in the order of epochs; the states of the pages of the `awaited`
@@ -206,7 +207,7 @@ calls! {
     /// `after`, in the order of ids. Of names, there are more than `most` if as many follow, and those
     /// with one epoch are all in the answer or none is; if `most` is zero, there are none.
     Invalidated "sync" reads [after: String]
-        { since: i64, most: usize, awaited: Vec<String> } -> Synced;
+        { since: Epoch, most: usize, awaited: Vec<String> } -> Synced;
 
     /// Numbers the committed rows of the outbox with these ids, at most [`MOST_NAMES`]: stores the
     /// invalidations of their names, as [`Invalidate`] does, and then removes the rows. Rows that
@@ -222,13 +223,13 @@ calls! {
     Discard "discard" writes [] { ids: Vec<String> } -> Vec<String>;
 
     /// Returns the latest epoch; 0 if nothing was ever invalidated.
-    LatestEpoch "sync-epoch" reads [] {} -> i64;
+    LatestEpoch "sync-epoch" reads [] {} -> Epoch;
 
     /// Returns the latest names of a list whose epochs are smaller than `before`, each with its epoch.
     /// There are more than `most` if the list has as many, and names with one epoch are all in the
     /// answer or none is.
-    LatestNames "sync-latest" reads [] { list: NameList, before: i64, most: usize }
-        -> Vec<(String, i64)>;
+    LatestNames "sync-latest" reads [] { list: NameList, before: Epoch, most: usize }
+        -> Vec<(String, Epoch)>;
 
     /// Removes the pages of `key` and of its variants (keys that begin with `key` and a `#`, and
     /// are stored so), and takes their locks from the holders.
@@ -268,7 +269,7 @@ calls! {
 
     /// Takes a lock from its holder, gives the lock another fence and frees it; `false`: there is
     /// no lock with this name or, with `seen`, with this name and fence.
-    BreakLock "break-lock" writes [name: LockName] { seen: Option<i64> } -> bool;
+    BreakLock "break-lock" writes [name: LockName] { seen: Option<Fence> } -> bool;
 
     /// Frees the lock `name` if `owner` has the lock: undoes a [`TryLock`] whose reply was lost. A
     /// freed lock gets another fence, as by [`BreakLock`]. Creates no lock.
@@ -285,7 +286,7 @@ calls! {
     /// removed epoch; it applies to no stored entry. Names that begin with `revision:` stay.
     /// Returns the place to continue; `None`: there are no more.
     PruneInvalidations "prune-invalidations" writes []
-        { oldest: i64, age: Duration, after: Option<i64> } -> Option<i64>;
+        { oldest: Epoch, age: Duration, after: Option<Epoch> } -> Option<Epoch>;
 
     /// Begins the request `name` for this owner, if no other owner has begun it, or if the row's
     /// retention is over. An owner that has begun the request already (its reply was lost) gets the

@@ -17,9 +17,81 @@ use crate::words;
 /// }
 /// ```
 #[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    serde::Serialize,
+    serde::Deserialize,
 )]
 pub struct Fence(pub i64);
+
+#[doc(hidden)]
+impl Fence {
+    /// In the place of the fence of a lock, or of a version, that is not there. Each fence is greater.
+    pub const NONE: Self = Self(0);
+
+    /// Greater than each fence.
+    pub const MAX: Self = Self(i64::MAX);
+
+    /// Returns the smallest fence after this one.
+    pub fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+
+    /// Returns the time at which the lease was acquired, in microseconds since 1970 by the database's clock.
+    ///
+    /// A new fence is that time or, where this would not be greater than the fence before, that fence and
+    /// one. So the result is later than the acquisition only after the clock was set back, or where a lock
+    /// was acquired more than once in a microsecond, and never by more than that.
+    pub fn acquired_at(self) -> i64 {
+        self.0
+    }
+}
+
+/// The number of an invalidation: greater than the number of each earlier one, over all processes.
+///
+/// A version has the latest epoch that its process knew before its generator began: later invalidations
+/// apply to the version.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    serde::Serialize,
+    serde::Deserialize,
+)]
+pub struct Epoch(pub i64);
+
+#[doc(hidden)]
+impl Epoch {
+    /// Before each invalidation.
+    pub const NONE: Self = Self(0);
+
+    /// After each invalidation.
+    pub const MAX: Self = Self(i64::MAX);
+
+    /// Returns the smallest epoch after this one.
+    pub fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+}
+
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 impl fmt::Display for Fence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

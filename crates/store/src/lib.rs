@@ -27,7 +27,7 @@ mod lost; // lost replies
 
 mod note; // what a store tells its site
 
-mod fence; // the fencing token
+mod fence; // the fencing token, and the number of an invalidation
 
 mod calls; // the list of calls
 
@@ -52,7 +52,7 @@ pub mod error; // the one error type, and enums whose values are words
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use error::{Error, ErrorKind};
-pub use fence::{Fence, LockLoss};
+pub use fence::{Epoch, Fence, LockLoss};
 pub use locks::{Holder, Lease, LockAttempt, LockInfo, Locks};
 pub use name::{LockKind, LockName};
 pub use sql::{Connection, Database, IntoDatabase};

@@ -138,9 +138,9 @@ pub fn visible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
         if acts(c) {
-            shown.extend(c.escape_unicode())
+            shown.extend(c.escape_unicode());
         } else {
-            shown.push(c)
+            shown.push(c);
         }
     }
     shown

@@ -5,6 +5,7 @@ use http::Response;
 
 use crate::{
     clock::FOREVER,
+    fence::{Epoch, Fence},
     name::{LockKind, LockName},
 };
 
@@ -12,13 +13,13 @@ use crate::{
 pub struct Probed {
     pub entry: Option<Entry>,
     pub lock: LockState,
-    pub epoch: i64,
+    pub epoch: Epoch,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tried {
     /// The fence of the lease; `None`: the lock was not taken.
-    pub fence: Option<i64>,
+    pub fence: Option<Fence>,
     /// The statement was sent again, and the database may carry the first sending out later.
     pub resent: bool,
 }
@@ -38,16 +39,16 @@ pub struct Unused {
 pub struct Pruned {
     pub last: String,
     /// The smallest epoch of the examined entries; `i64::MAX` without any.
-    pub oldest: i64,
+    pub oldest: Epoch,
 }
 
 #[derive(Clone, Debug)]
 pub struct NewEntry {
     pub content: Response<Bytes>,
     /// The fence of the stored entry that has the same content, which is then not sent.
-    pub renews: Option<i64>,
+    pub renews: Option<Fence>,
     /// The latest epoch before the generation: later invalidations apply.
-    pub epoch: i64,
+    pub epoch: Epoch,
     pub interval: Duration,
     pub metadata: String,
     /// The line about this generation, to stand before the stored history.
@@ -75,7 +76,7 @@ pub fn stored_size(content: &Response<Bytes>, metadata: &str) -> u64 {
 
 #[derive(Debug)]
 pub struct Entry {
-    pub fence: i64,
+    pub fence: Fence,
     /// The time since the publish; zero if the clock was set back.
     pub age: Duration,
     /// The time of the publish, in microseconds since 1970.
@@ -83,7 +84,7 @@ pub struct Entry {
     /// The age is unknown, as the database's clock was set back.
     pub undated: bool,
     pub content: Response<Bytes>,
-    pub epoch: i64,
+    pub epoch: Epoch,
     pub metadata: String,
 }
 
@@ -91,12 +92,12 @@ pub struct Entry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryRow {
     pub name: String,
-    pub fence: i64,
+    pub fence: Fence,
     /// The time since the publish; zero if the clock was set back.
     pub age: Duration,
     pub undated: bool,
     pub interval: Duration,
-    pub epoch: i64,
+    pub epoch: Epoch,
     pub status: u16,
     /// See [`NewEntry::size`].
     pub bytes: u64,
@@ -190,7 +191,7 @@ pub const ROW: u64 = 2 << 10;
 /// The state of a lock in a [`Probed`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LockState {
-    pub fence: i64,
+    pub fence: Fence,
     /// The lock has an owner; without one it is free or in cooldown.
     pub owned: bool,
     pub remaining: Duration,
@@ -200,7 +201,7 @@ pub struct LockState {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Synced {
-    pub names: Vec<(String, i64)>,
+    pub names: Vec<(String, Epoch)>,
     pub awaited: Vec<Awaited>,
     /// Invalidations that transactions of the application have committed, and that have no epoch
     /// yet.
@@ -218,7 +219,7 @@ pub struct OutboxRow {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Numbered {
     /// The numbered rows, and the epoch of each.
-    pub rows: Vec<(OutboxRow, i64)>,
+    pub rows: Vec<(OutboxRow, Epoch)>,
     /// The ids of numbered rows that could not be removed.
     pub left: Vec<String>,
     /// The rows that could not be numbered, and why.
@@ -229,7 +230,7 @@ pub struct Numbered {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Awaited {
     /// The fence of the stored version; 0 if there is none.
-    pub fence: i64,
+    pub fence: Fence,
     pub remaining: Duration,
 }
 
@@ -238,7 +239,7 @@ pub struct LockRow {
     pub kind: LockKind,
     pub name: String,
     pub owner: Option<String>,
-    pub fence: i64,
+    pub fence: Fence,
     pub age: Duration,
     pub remaining: Duration,
 }
@@ -268,7 +269,7 @@ pub enum Progress<C = Response<Bytes>> {
 pub struct LeaseRow {
     pub name: LockName,
     pub owner: String,
-    pub fence: i64,
+    pub fence: Fence,
 }
 
 impl From<&LeaseRow> for LeaseRow {

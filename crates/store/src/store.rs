@@ -190,7 +190,7 @@ impl Store {
             if is_known {
                 tracing::debug!(target: "perennial::database", error, "the database still fails");
             } else {
-                self.tell(&Note::DatabaseUnavailable { step, error })
+                self.tell(&Note::DatabaseUnavailable { step, error });
             }
         }
         works

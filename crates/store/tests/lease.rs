@@ -64,9 +64,9 @@ async fn repeated_try_whose_first_sending_arrives_after_the_end_of_the_lease_hol
             let lease = locks.try_lock(NAME).await.expect("answers");
             let lease = lease.expect("is free");
             if is_released {
-                lease.release().await.expect("is held")
+                lease.release().await.expect("is held");
             } else {
-                drop(lease)
+                drop(lease);
             }
             tokio::time::sleep(arrival).await;
             store.arrives();

@@ -2,16 +2,16 @@ use std::{cmp::Reverse, ops::Bound, time::Duration};
 
 use super::{memory::micros, rows::Rows};
 use perennial_store::{
-    Awaited, Invalidated, LatestNames, LockKind, NameList, Numbered, OutboxRow, PruneInvalidations,
-    Synced, clock::duration, name::bounded,
+    Awaited, Epoch, Fence, Invalidated, LatestNames, LockKind, NameList, Numbered, OutboxRow,
+    PruneInvalidations, Synced, clock::duration, name::bounded,
 };
 
 /// The name of a purge of everything.
 const EVERYTHING: &str = "purged_prefix:";
 
 impl Rows {
-    pub(super) fn invalidate(&mut self, names: &[String], now: i64) -> i64 {
-        self.epoch = now.max(self.epoch + 1);
+    pub(super) fn invalidate(&mut self, names: &[String], now: i64) -> Epoch {
+        self.epoch = Epoch(now).max(self.epoch.next());
         for name in names {
             let latest = self.names.entry(name.clone()).or_insert(self.epoch);
             if !name.starts_with("revision:") {
@@ -74,16 +74,16 @@ impl Rows {
         let lock = self.locks.get(&(kind, name.clone()));
         let held = lock.filter(|lock| lock.owner.is_some());
         Awaited {
-            fence: page.map_or(0, |page| page.fence),
+            fence: page.map_or(Fence::NONE, |page| page.fence),
             remaining: held.map_or(Duration::ZERO, |lock| duration(lock.expires - now)),
         }
     }
 
-    pub(super) fn latest_epoch(&self) -> i64 {
-        self.names.values().copied().max().unwrap_or(0)
+    pub(super) fn latest_epoch(&self) -> Epoch {
+        self.names.values().copied().max().unwrap_or_default()
     }
 
-    pub(super) fn latest_names(&self, call: &LatestNames) -> Vec<(String, i64)> {
+    pub(super) fn latest_names(&self, call: &LatestNames) -> Vec<(String, Epoch)> {
         let names = self.names.iter();
         let names =
             names.filter(|(name, epoch)| list_of(name) == call.list && **epoch < call.before);
@@ -99,11 +99,11 @@ impl Rows {
         &mut self,
         call: &PruneInvalidations,
         now: i64,
-    ) -> Option<i64> {
+    ) -> Option<Epoch> {
         let PruneInvalidations { oldest, age, after } = *call;
-        let after = after.unwrap_or(i64::MIN);
+        let after = after.unwrap_or(Epoch(i64::MIN));
         let recent = now.saturating_sub(micros(age));
-        let goes = |epoch: i64| epoch > after && epoch <= oldest && epoch < recent;
+        let goes = |epoch: Epoch| epoch > after && epoch <= oldest && epoch.0 < recent;
         let epochs = self.names.values().copied();
         let last = epochs.filter(|epoch| goes(*epoch)).max()?;
         self.names.retain(|name, epoch| {

@@ -1,10 +1,10 @@
 use super::{memory::micros, rows::Id};
-use perennial_store::{LockRow, Unused, clock::duration};
+use perennial_store::{Fence, LockRow, Unused, clock::duration};
 
 #[derive(Default)]
 pub(super) struct Lock {
     pub(super) owner: Option<String>,
-    pub(super) fence: i64,
+    pub(super) fence: Fence,
     pub(super) acquired: i64,
     pub(super) expires: i64,
     pub(super) failures: u32,
@@ -24,7 +24,7 @@ impl Lock {
 
     /// Takes the lock from its holder.
     pub(super) fn break_up(&mut self) {
-        (self.owner, self.fence, self.expires) = (None, self.fence + 1, 0);
+        (self.owner, self.fence, self.expires) = (None, self.fence.next(), 0);
     }
 
     pub(super) fn is_unused(&self, unused: &Unused, has_entry: bool, now: i64) -> bool {

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::rows::{Page, Rows, id};
 use perennial_store::{
-    Backend, Call, CallFuture, LockKind, LockName, Reply,
+    Backend, Call, CallFuture, Epoch, Fence, LockKind, LockName, Reply,
     clock::{self, FOREVER},
     locked,
 };
@@ -42,15 +42,17 @@ impl Memory {
         locked(&self.rows).moved += by;
     }
 
-    /// The latest epoch; 0: nothing was invalidated.
-    pub fn epoch(&self) -> i64 {
+    /// The latest epoch.
+    pub fn epoch(&self) -> Epoch {
         locked(&self.rows).epoch
     }
 
-    /// The fence of the entry of this name; 0: there is no entry.
-    pub fn fence_of(&self, name: &LockName) -> i64 {
+    /// The fence of the entry of this name.
+    pub fn fence_of(&self, name: &LockName) -> Fence {
         let rows = locked(&self.rows);
-        rows.entries.get(&id(name).1).map_or(0, |page| page.fence)
+        rows.entries
+            .get(&id(name).1)
+            .map_or(Fence::NONE, |page| page.fence)
     }
 
     /// Counts the rows of the locks of pages, expired ones included.
@@ -80,12 +82,12 @@ impl Memory {
     pub fn fill(&self, key: &str, age: Duration, content: Response<Bytes>) {
         let generated = self.now(&locked(&self.rows)) - micros(age);
         let page = Page {
-            fence: 1,
+            fence: Fence(1),
             generated,
             regenerated: false,
             stale_at: i64::MAX,
             retain_until: i64::MAX,
-            epoch: 0,
+            epoch: Epoch::NONE,
             content,
             metadata: "{}".to_owned(),
             history: String::new(),

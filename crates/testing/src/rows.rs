@@ -7,9 +7,9 @@ use http::Response;
 
 use super::{lock::Lock, memory::micros, requests::Requests};
 use perennial_store::{
-    BreakLock, Call, Entry, Extend, LeaseRow, Listed, LockKind, LockName, LockState, NewEntry,
-    Probe, Probed, PruneEntries, PruneLocks, Pruned, Publish, Release, Remove, Reply, Revoke,
-    Tried, TryLock, clock::duration, name::bounded, sql::dialect::SET_BACK, stored_size,
+    BreakLock, Call, Entry, Epoch, Extend, Fence, LeaseRow, Listed, LockKind, LockName, LockState,
+    NewEntry, Probe, Probed, PruneEntries, PruneLocks, Pruned, Publish, Release, Remove, Reply,
+    Revoke, Tried, TryLock, clock::duration, name::bounded, sql::dialect::SET_BACK, stored_size,
 };
 
 /// The number of rows that one call of the pruning examines.
@@ -27,20 +27,20 @@ pub(super) struct Rows {
     /// The number of publishes of each key's page.
     pub(super) generations: BTreeMap<String, u64>,
     pub(super) requests: Requests,
-    pub(super) names: BTreeMap<String, i64>,
+    pub(super) names: BTreeMap<String, Epoch>,
     /// The names that transactions have written, by their ids.
     pub(super) outbox: BTreeMap<String, String>,
     /// The latest epoch.
-    pub(super) epoch: i64,
+    pub(super) epoch: Epoch,
 }
 
 pub(super) struct Page {
-    pub(super) fence: i64,
+    pub(super) fence: Fence,
     pub(super) generated: i64,
     pub(super) stale_at: i64,
     pub(super) retain_until: i64,
     pub(super) regenerated: bool,
-    pub(super) epoch: i64,
+    pub(super) epoch: Epoch,
     pub(super) content: Response<Bytes>,
     pub(super) metadata: String,
     pub(super) history: String,
@@ -134,7 +134,7 @@ impl Rows {
                 }
                 Reply::PruneEntries(next.into_iter().next_back().map(|last| Pruned {
                     last,
-                    oldest: oldest.unwrap_or(i64::MAX),
+                    oldest: oldest.unwrap_or(Epoch::MAX),
                 }))
             }
             Call::Inspect(call) => {
@@ -178,7 +178,7 @@ impl Rows {
         }
     }
 
-    fn probe(&self, id: &Id, known: i64, now: i64) -> Probed {
+    fn probe(&self, id: &Id, known: Fence, now: i64) -> Probed {
         let lock = self.locks.get(id);
         let page = self.entries.get(&id.1);
         let page = page.filter(|page| page.fence > known);
@@ -194,17 +194,16 @@ impl Rows {
         }
     }
 
-    fn try_lock(&mut self, call: &TryLock, now: i64) -> Option<i64> {
+    fn try_lock(&mut self, call: &TryLock, now: i64) -> Option<Fence> {
         let (id, owner, seen) = (id(&call.name), &*call.owner, call.seen);
         let length = micros(call.length);
         let lock = self.locks.entry(id).or_default();
         if lock.owner.as_deref() != Some(owner) {
-            // A new row has the fence 0.
-            let other = |seen| lock.fence != 0 && seen != lock.fence;
+            let other = |seen| lock.fence != Fence::NONE && seen != lock.fence;
             if lock.expires > now || seen.is_some_and(other) {
                 return None;
             }
-            lock.fence = now.max(lock.fence + 1);
+            lock.fence = Fence(now).max(lock.fence.next());
             lock.owner = Some(owner.to_owned());
         }
         (lock.acquired, lock.expires) = (now, now.saturating_add(length));

@@ -2,6 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+use perennial_store::Fence;
+
 use super::{
     Answer, AsOf, Decision, Ended, Event, Freshness, Generated, Known, Origin, Page, Phase, Shown,
     Step, Version,
@@ -29,7 +31,7 @@ pub(super) struct Publishing<B> {
 impl<B: Clone + PartialEq> Decision<'_, B> {
     pub(super) fn generated(
         &mut self,
-        lease: Option<i64>,
+        lease: Option<Fence>,
         as_of: AsOf,
         generated: Generated<Arc<Page<B>>>,
     ) {
@@ -70,7 +72,7 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
     }
 
     /// Answers after a failure, and returns the cooldown.
-    fn failed(&mut self, lease: Option<i64>, as_of: AsOf, failure: Failure) -> Duration {
+    fn failed(&mut self, lease: Option<Fence>, as_of: AsOf, failure: Failure) -> Duration {
         let policy = self.facts.policy;
         let serves_old = self.is_servable_for(policy.cooldown_time()) && !policy.shows_failures;
         let cooldown = if serves_old {
@@ -104,10 +106,15 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
         cooldown
     }
 
-    fn publish(&mut self, lease: Option<i64>, page: Arc<Page<B>>) {
+    fn publish(&mut self, lease: Option<Fence>, page: Arc<Page<B>>) {
         let newest = self.flight.newest.as_ref();
         // The age counts from the first try, whose answer may be lost.
-        let mut new = Version::new(page, 0, self.facts.now, Origin::Published { latest: true });
+        let mut new = Version::new(
+            page,
+            Fence::NONE,
+            self.facts.now,
+            Origin::Published { latest: true },
+        );
         new.replaces =
             newest.is_some_and(|newest| newest.invalidated(self.facts.list) != Freshness::Purged);
         let Some(fence) = lease else {
@@ -134,7 +141,7 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
         self.send_as(renews, publishing);
     }
 
-    fn send_as(&mut self, renews: Option<i64>, publishing: Publishing<B>) {
+    fn send_as(&mut self, renews: Option<Fence>, publishing: Publishing<B>) {
         let version = publishing.new.clone();
         let publishing = Publishing {
             renews: renews.is_some(),
@@ -166,9 +173,9 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
             Event::Published(false) => {
                 self.ended(Outcome::Overtaken);
                 if publishing.shown {
-                    self.release()
+                    self.release();
                 } else {
-                    self.look(Some(publishing.new))
+                    self.look(Some(publishing.new));
                 }
             }
             Event::Due if publishing.again.is_some() => self.send(publishing),

@@ -2,7 +2,8 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use perennial_store::Awaited;
+use perennial_store::{Awaited, Epoch, Fence};
+use serde::{Deserialize, Serialize};
 
 use crate::{
     clock::Tick,
@@ -15,22 +16,66 @@ use crate::{
 /// The invalidation list, as far as decisions need to know.
 pub(crate) trait Verdicts: fmt::Debug + Sync {
     /// The latest epoch that this process knows.
-    fn latest(&self) -> i64;
-    /// The latest epoch in which the revision of this process was stored; 0 without a revision.
-    fn revision(&self) -> i64;
+    fn latest(&self) -> Epoch;
+    /// The revision of this process's code.
+    fn revision(&self) -> Revised;
     /// The number of times that this process has seen new rows of the outbox, which have no epoch yet. See
     /// `invalidation.rs`.
-    fn sightings(&self) -> i64;
+    fn sightings(&self) -> Sighting;
     /// Returns [`Freshness::Fresh`] if no invalidation applies, or else `Stale` or `Purged`.
     fn judge(&self, meta: &Meta) -> Freshness;
+}
+
+/// The number of a sighting of rows of the outbox without an epoch, in one process. See `invalidation.rs`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Sighting(pub(crate) i64);
+
+/// When the revision of a process's code was seen first, or again after another one. Code of a later revision
+/// regenerates what code of an earlier one has generated.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(from = "i64", into = "i64")]
+pub(crate) enum Revised {
+    /// The site has no revision.
+    #[default]
+    Never,
+    /// In this epoch.
+    In(Epoch),
+    /// The process has yet to store its revision: later than each epoch so far. A version of this process
+    /// is stale once the revision has an epoch.
+    Unannounced,
+}
+
+/// How a stored version's metadata write [`Revised::Unannounced`].
+const UNANNOUNCED: i64 = i64::MAX;
+
+impl From<i64> for Revised {
+    fn from(number: i64) -> Self {
+        match number {
+            UNANNOUNCED => Self::Unannounced,
+            ..=0 => Self::Never,
+            epoch => Self::In(Epoch(epoch)),
+        }
+    }
+}
+
+impl From<Revised> for i64 {
+    fn from(revised: Revised) -> Self {
+        match revised {
+            Revised::Never => 0,
+            Revised::In(epoch) => epoch.0,
+            Revised::Unannounced => UNANNOUNCED,
+        }
+    }
 }
 
 /// The epoch and the revision that a process knew before a generator began. Content stores these
 /// two and nothing later, as the generator may have read data from before a later invalidation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct AsOf {
-    pub(crate) epoch: i64,
-    pub(crate) revision: i64,
+    pub(crate) epoch: Epoch,
+    pub(crate) revision: Revised,
 }
 
 /// The freshness of a version. Of two verdicts on a version, the greater one holds.
@@ -81,15 +126,16 @@ pub(crate) struct Facts<'a> {
     pub(crate) permit: bool,
     /// By the latest sync, another process still holds the lease that the flight waits for.
     pub(crate) held: bool,
-    /// The visitor does not accept an invalidated version from before this epoch. 0: it accepts any.
-    pub(crate) not_before: i64,
+    /// The visitor does not accept an invalidated version from before this epoch.
+    /// [`Epoch::NONE`]: it accepts any.
+    pub(crate) not_before: Epoch,
 }
 
 impl Facts<'_> {
     /// Returns the facts for a visitor who accepts any servable version.
     fn for_everybody(&self) -> Self {
         Self {
-            not_before: 0,
+            not_before: Epoch::NONE,
             ..*self
         }
     }
@@ -119,7 +165,7 @@ pub(crate) struct Page<B> {
 pub(crate) struct Version<B> {
     pub(crate) page: Arc<Page<B>>,
     /// The fence of the publish; of an unsaved version, the fence of the version before.
-    pub(crate) fence: i64,
+    pub(crate) fence: Fence,
     /// The time of the publish.
     pub(crate) born: Tick,
     pub(crate) origin: Origin,
@@ -136,7 +182,7 @@ pub(crate) struct Version<B> {
 }
 
 impl<B> Version<B> {
-    pub(crate) fn new(page: Arc<Page<B>>, fence: i64, born: Tick, origin: Origin) -> Self {
+    pub(crate) fn new(page: Arc<Page<B>>, fence: Fence, born: Tick, origin: Origin) -> Self {
         Self {
             page,
             fence,
@@ -249,7 +295,7 @@ pub(crate) enum Known<B> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct HeldElsewhere {
     /// The fence of the newest stored version that this process knows.
-    pub(crate) known: i64,
+    pub(crate) known: Fence,
     /// The end of the lease, as far as this process knows.
     pub(crate) until: Tick,
 }
@@ -314,7 +360,7 @@ impl<B> Known<B> {
             // In a cooldown nobody regenerates the page, for its author neither. Where the permit was
             // missing, the visitor may bring one.
             Self::Version(version)
-                if facts.not_before > 0
+                if facts.not_before > Epoch::NONE
                     && facts.now < version.ask_again_at
                     && !facts.permit
                     && version.freshness(&facts.for_everybody()).is_servable() =>

@@ -2,6 +2,8 @@
 
 use std::{cmp::Ordering, sync::Arc, time::Duration};
 
+use perennial_store::{Epoch, Fence};
+
 use super::{
     Answer, AsOf, Decision, Facts, Found, Freshness, HeldElsewhere, Known, Origin, Phase, Shown,
     Step, Version,
@@ -44,7 +46,10 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
     }
 
     pub(super) fn probed(&mut self, found: Found<B>) {
-        let stored = found.version.as_ref().map_or(0, |stored| stored.fence);
+        let stored = found
+            .version
+            .as_ref()
+            .map_or(Fence::NONE, |stored| stored.fence);
         let known = stored.max(self.flight.fence());
         self.adopt(found.version);
         let is_servable = self.show_stale(false);
@@ -140,7 +145,7 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
             return self.skip(Outcome::DatabaseUnavailable, RECHECK);
         }
         let Some((until, meta)) = self.cools_down() else {
-            return self.generate(None, self.as_of(0));
+            return self.generate(None, self.as_of(Epoch::NONE));
         };
         self.effect.known = Some(Known::Cooldown {
             until,
@@ -165,7 +170,7 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
         Some((until, meta))
     }
 
-    pub(super) fn generate(&mut self, lease: Option<i64>, as_of: AsOf) {
+    pub(super) fn generate(&mut self, lease: Option<Fence>, as_of: AsOf) {
         if !self.show_stale(true) {
             self.show(Shown::First);
         }

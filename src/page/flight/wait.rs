@@ -2,6 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+use perennial_store::Epoch;
+
 use super::known::{Answer, Facts, Freshness, Version};
 use crate::{clock::Tick, event::Bypass};
 
@@ -43,7 +45,7 @@ pub(crate) struct Accepts {
     /// alone.
     pub(crate) placeholder: bool,
     /// See [`Facts::not_before`](Facts::not_before).
-    pub(crate) not_before: i64,
+    pub(crate) not_before: Epoch,
 }
 
 /// The next action of a visitor.
@@ -110,7 +112,7 @@ impl<B: Clone + PartialEq> Shown<B> {
                         soft
                     }
                     // Another process may generate the version that this visitor waits for.
-                    (Freshness::Expired, true) if facts.not_before > 0 && !*begun => {
+                    (Freshness::Expired, true) if facts.not_before > Epoch::NONE && !*begun => {
                         first.max(limit(facts.statement))
                     }
                     (Freshness::Expired | Freshness::Purged, true) => Tick(i64::MAX),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use perennial_store::{Error, locked};
+use perennial_store::{Epoch, Error, locked};
 
 use super::end_of;
 use crate::{
@@ -27,9 +27,9 @@ impl Pages {
 
     /// Waits until this process knows the invalidation with this epoch. The next sync begins within
     /// a second, and the wait for the sync's end is bounded by the site's patience. A crowd of such
-    /// requests causes one sync a second. Returns the argument; 0: this process knows no such
+    /// requests causes one sync a second. Returns the argument; [`Epoch::NONE`]: this process knows no such
     /// invalidation. With [`UNKNOWN`], waits for a sync that begins after the call.
-    pub(crate) async fn caught_up_to(self: &Arc<Self>, epoch: i64) -> i64 {
+    pub(crate) async fn caught_up_to(self: &Arc<Self>, epoch: Epoch) -> Epoch {
         let arrived = self.now();
         let until = arrived + SYNC + self.store.patience();
         while self.invalidations.seen() < epoch {
@@ -64,7 +64,7 @@ impl Pages {
         }
         match epoch {
             UNKNOWN => UNKNOWN,
-            _ if self.invalidations.latest() < epoch => 0,
+            _ if self.invalidations.latest() < epoch => Epoch::NONE,
             _ => epoch,
         }
     }

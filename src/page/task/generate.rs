@@ -1,7 +1,7 @@
 use std::{sync::Arc, time::Duration};
 
 use http::HeaderName;
-use perennial_store::locked;
+use perennial_store::{Fence, Lease, locked};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
@@ -59,7 +59,8 @@ impl Pages {
         match Arc::new(run).carry_out(generator).await {
             Generated::Content(response) => {
                 let page = Page::new(key, response, Metadata::default(), None);
-                let version = Version::new(Arc::new(page), 0, self.now(), Origin::Unsaved);
+                let version =
+                    Version::new(Arc::new(page), Fence::NONE, self.now(), Origin::Unsaved);
                 Answer::Version(version.into())
             }
             Generated::Failed(failure) => Answer::Failed(failure),
@@ -90,13 +91,13 @@ impl Task {
         let mut task = AbortOnDropHandle::new(task);
         let key = self.key.clone();
         let before = self.flight.newest().cloned();
-        let fence = self.lease.as_ref().map(|lease| lease.fence().0);
+        let fence = self.lease.as_ref().map(Lease::fence);
         self.started(fence);
         let (pages, policy) = (Arc::clone(&self.pages), self.policy);
         let sightings = pages.invalidations.sightings();
         let started = pages.now();
         // Without a lease, the database has not told the time.
-        let began = fence.unwrap_or_else(|| pages.store.wall_clock());
+        let began = fence.map_or_else(|| pages.store.wall_clock(), Fence::acquired_at);
         Box::pin(async move {
             let (generated, inherited) = match (&mut task).await {
                 Ok(generated) => generated,

@@ -37,7 +37,7 @@ impl Task {
             Event::Acquired(Some(fence)) if self.found_expired => {
                 self.emit(event::Event::LeaseTakenOver {
                     key: self.key.clone(),
-                    fence: Fence(*fence),
+                    fence: *fence,
                 });
             }
             Event::Generated(Generated::Content(page)) => {
@@ -59,7 +59,7 @@ impl Task {
         };
         let metadata = &version.page.meta.stored;
         let generation = PastVersion {
-            fence: self.lease.as_ref().map_or(Fence(0), Lease::fence),
+            fence: self.lease.as_ref().map_or(Fence::NONE, Lease::fence),
             began: SystemTime::UNIX_EPOCH,
             ago: Duration::ZERO,
             reason: self.reason,
@@ -71,7 +71,7 @@ impl Task {
         [description.encode(metadata), generation.line()]
     }
 
-    pub(super) fn started(&mut self, fence: Option<i64>) {
+    pub(super) fn started(&mut self, fence: Option<Fence>) {
         self.began = Some(self.pages.now());
         if !self.given.is_requested {
             let facts = self.pages.facts(&self.key, &self.policy);
@@ -81,7 +81,7 @@ impl Task {
             key: self.key.clone(),
             layer: self.given.layer.clone(),
             reason: self.reason,
-            fence: fence.map(Fence),
+            fence,
         });
     }
 

@@ -12,7 +12,7 @@ use perennial::{
     Perennial,
     locks::{LockKind, LockName},
 };
-use perennial_store::{Backend, Probe};
+use perennial_store::{Backend, Fence, Probe};
 use sqlx::{AnyConnection, Connection};
 use tokio::task::JoinSet;
 
@@ -105,13 +105,14 @@ impl Watch {
         while self.goes_on() {
             for key in stale_paths() {
                 let name = LockName::of(LockKind::Page, key.as_str());
-                let probe = tokio::time::timeout(WRITE, store.ask(Probe::new(&name, 0))).await;
+                let probe =
+                    tokio::time::timeout(WRITE, store.ask(Probe::new(&name, Fence::NONE))).await;
                 let Ok(Ok(probe)) = probe else { continue };
                 let Some(entry) = probe.entry else { continue };
                 let body = String::from_utf8_lossy(entry.content.body()).into_owned();
                 recorder.note(&Fact::Stored {
                     key,
-                    fence: entry.fence,
+                    fence: entry.fence.0,
                     number: body.parse().expect("a page is a number"),
                     at: now(),
                 });

@@ -118,8 +118,8 @@ impl Oracle<'_> {
         match &*under.call {
             Call::Probe(Probe { .. }) => way.probes += 1,
             Call::Publish(Publish { lease, .. }) => match way.publishing {
-                Some((fence, _)) if fence == lease.fence => {}
-                _ => way.publishing = Some((lease.fence, at)),
+                Some((fence, _)) if fence == lease.fence.0 => {}
+                _ => way.publishing = Some((lease.fence.0, at)),
             },
             _ => {}
         }
@@ -167,7 +167,7 @@ impl Oracle<'_> {
             (Call::Publish(Publish { entry, .. }), CallResult::Written(true, _)) => {
                 let epoch = entry.epoch;
                 let stored = self.stored_of(key);
-                stored.at = Some((at as i64, epoch));
+                stored.at = Some((at as i64, epoch.0));
                 stored.published += 1;
             }
             (Call::Release(_), CallResult::Done(true)) => {
@@ -211,12 +211,15 @@ impl Oracle<'_> {
             }
             (Call::Publish(Publish { lease, entry }), CallResult::Written(true, _)) => {
                 let born = match way.publishing {
-                    Some((fence, since)) if fence == lease.fence => since as i64,
+                    Some((fence, since)) if fence == lease.fence.0 => since as i64,
                     _ => return,
                 };
                 way.unsaved = None;
                 let epoch = entry.epoch;
-                way.version = Some(Version { born, epoch });
+                way.version = Some(Version {
+                    born,
+                    epoch: epoch.0,
+                });
             }
             _ => {}
         }

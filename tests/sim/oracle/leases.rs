@@ -94,7 +94,7 @@ impl Leases {
         else {
             return Ok(());
         };
-        let Some(lease) = self.of(&row.name, process, row.fence) else {
+        let Some(lease) = self.of(&row.name, process, row.fence.0) else {
             return Ok(());
         };
         lease.over = true;
@@ -109,7 +109,7 @@ impl Leases {
         }
         // Without a version to serve, at least this long.
         let failures = match self.failures.get(&row.name) {
-            Some((failures, fence)) if *fence < row.fence => *failures,
+            Some((failures, fence)) if *fence < row.fence.0 => *failures,
             _ => 0,
         };
         let due = terms
@@ -175,9 +175,9 @@ impl Leases {
                 let failures = self.failures.entry(row.name.clone()).or_default();
                 let (count, fence) = *failures;
                 if cooldown.is_zero() {
-                    *failures = (0, row.fence);
-                } else if fence < row.fence {
-                    *failures = (count + 1, row.fence);
+                    *failures = (0, row.fence.0);
+                } else if fence < row.fence.0 {
+                    *failures = (count + 1, row.fence.0);
                 }
                 self.cooldowns
                     .insert(row.name.clone(), at + micros(*cooldown));
@@ -214,11 +214,11 @@ impl Leases {
                 }
             }
             (Call::Extend(Extend { lease: row, length }), CallResult::Done(extended)) => {
-                if let Some(lease) = self.of(&row.name, process, row.fence) {
+                if let Some(lease) = self.of(&row.name, process, row.fence.0) {
                     if *extended {
-                        lease.until = lease.until.max(under.at + micros(*length))
+                        lease.until = lease.until.max(under.at + micros(*length));
                     } else {
-                        lease.until = under.at
+                        lease.until = under.at;
                     }
                 }
             }

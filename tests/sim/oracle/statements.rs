@@ -61,7 +61,7 @@ impl Oracle<'_> {
             }
             (Call::Publish(Publish { lease, entry }), CallResult::Written(true, before)) => {
                 let (key, epoch) = (lease.name.as_str(), entry.epoch);
-                let repeated = before.fence == lease.fence;
+                let repeated = before.fence == lease.fence.0;
                 if !before.holds && !repeated {
                     return Err(format!("S2: {key} was published without its lease"));
                 }
@@ -75,18 +75,23 @@ impl Oracle<'_> {
                 });
                 let before = self
                     .stored
-                    .insert(key.to_owned(), (lease.fence, epoch, process));
+                    .insert(key.to_owned(), (lease.fence.0, epoch.0, process));
                 if let Some((fence, older, by)) = before {
-                    if fence > lease.fence {
+                    if fence > lease.fence.0 {
                         return Err(format!("S1: {key} went back from fence {fence}"));
                     }
-                    if by == process && older > epoch {
+                    if by == process && older > epoch.0 {
                         return Err(format!(
                             "S10: {key} went back from epoch {older} to {epoch}"
                         ));
                     }
                 }
-                self.published(key, epoch, entry.content.body(), (!repeated).then_some(at))?;
+                self.published(
+                    key,
+                    epoch.0,
+                    entry.content.body(),
+                    (!repeated).then_some(at),
+                )?;
             }
             (Call::Remove(Remove { lease }), CallResult::Written(true, before)) => {
                 self.count("removals");
@@ -103,7 +108,7 @@ impl Oracle<'_> {
                     None => self.count("tries refused"),
                 }
                 if let (Some(_), Some(seen)) = (fence, seen)
-                    && stored > seen
+                    && *stored > seen.0
                 {
                     return Err(format!("S3: {name:?} was taken over a version unseen"));
                 }
@@ -201,7 +206,7 @@ impl Oracle<'_> {
             }
             Call::Invalidated(Invalidated { since, .. }) => {
                 for (index, telling) in self.tellings[..under.tellings].iter().enumerate() {
-                    if telling.epoch > since {
+                    if telling.epoch > since.0 {
                         process.learned.entry(index).or_insert(at);
                         if telling.row.is_some() {
                             // As long as the process asks for it, it does not know the epoch.

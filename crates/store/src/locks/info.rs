@@ -60,7 +60,7 @@ impl LockInfo {
         Self {
             kind: row.kind,
             name: row.name,
-            fence: Fence(row.fence),
+            fence: row.fence,
             holder,
             age: row.age,
             remaining: row.remaining,

@@ -91,7 +91,7 @@ impl Lease {
     /// UPDATE document SET text = $1, fence = $2 WHERE id = $3 AND fence <= $2
     /// ```
     pub fn fence(&self) -> Fence {
-        Fence(self.core.row.fence)
+        self.core.row.fence
     }
 
     #[doc(hidden)]
@@ -285,7 +285,7 @@ impl LeaseCore {
                     let LeaseRow { name, fence, .. } = &*self.row;
                     self.common.store.tell(&Note::LockLost {
                         name,
-                        fence: Fence(*fence),
+                        fence: *fence,
                         reason,
                     });
                     self.term.send_if_modified(Term::lose);

@@ -202,7 +202,7 @@ impl Locks {
         &self,
         name: &LockName,
         action: &str,
-        seen: Option<i64>,
+        seen: Option<Fence>,
     ) -> Result<Option<Lease>, Error> {
         // The task runs to its end even if the caller has dropped this future. A lease that nobody
         // receives is dropped with the task's result, which releases the lock.
@@ -227,7 +227,7 @@ impl Locks {
         &self,
         name: LockName,
         action: &str,
-        seen: Option<i64>,
+        seen: Option<Fence>,
     ) -> Result<Option<Lease>, Error> {
         let owner = owner(&self.label, action);
         // The lease counts from before the attempt: its answer may be late.
@@ -238,10 +238,7 @@ impl Locks {
         let resent = tried.as_ref().map_or(true, |tried| tried.resent);
         let taken = tried.map(|tried| tried.fence);
         if let Ok(Some(fence)) = taken {
-            let note = Note::LockAcquired {
-                name: &name,
-                fence: Fence(fence),
-            };
+            let note = Note::LockAcquired { name: &name, fence };
             self.store().tell(&note);
             let row = LeaseRow { name, owner, fence };
             let common = self.common.clone();
@@ -303,7 +300,7 @@ impl Locks {
         name: impl Into<LockName>,
         seen: Option<Fence>,
     ) -> Result<bool, Error> {
-        let (name, seen) = (name.into(), seen.map(|fence| fence.0));
+        let (name, seen) = (name.into(), seen);
         let store = self.store();
         let broken = store.call(BreakLock::new(&name, seen)).await?;
         if broken {

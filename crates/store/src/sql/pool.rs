@@ -75,9 +75,9 @@ impl<DB: Driver> Borrowed<DB> {
     /// Closes the connection of a server.
     pub fn close(mut self) {
         if DB::DIALECT.socket {
-            drop(self.detach())
+            drop(self.detach());
         } else {
-            self.give_back()
+            self.give_back();
         }
     }
 

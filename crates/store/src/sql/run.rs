@@ -14,10 +14,13 @@ use sqlx::sqlite::SqliteConnectOptions;
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 use crate::sql::guard::setting;
-use crate::sql::{
-    dialect::{self, Dialect},
-    guard::Settings,
-    statements::Side,
+use crate::{
+    fence::{Epoch, Fence},
+    sql::{
+        dialect::{self, Dialect},
+        guard::Settings,
+        statements::Side,
+    },
 };
 
 /// A supported database: the part that is not in its [`Dialect`].
@@ -109,6 +112,14 @@ pub trait Cells {
     /// Returns a number that is not NULL.
     fn number(&self, column: usize) -> Result<i64, sqlx::Error> {
         self.int(column)?.ok_or(sqlx::Error::RowNotFound)
+    }
+
+    fn fence(&self, column: usize) -> Result<Fence, sqlx::Error> {
+        self.number(column).map(Fence)
+    }
+
+    fn epoch(&self, column: usize) -> Result<Epoch, sqlx::Error> {
+        self.number(column).map(Epoch)
     }
 
     /// Returns a text that is not NULL.

@@ -1,5 +1,7 @@
 //! The steps of all processes and of the database.
 
+use perennial_store::Fence;
+
 use crate::{
     event::Bypass,
     page::flight::check::{
@@ -62,7 +64,7 @@ impl World {
                 None => self.actions_of(process, add),
             }
         }
-        if self.has(Fault::Break) && self.database.lock.fence > 0 {
+        if self.has(Fault::Break) && self.database.lock.fence > Fence::NONE {
             add(Action::Break);
         }
         if self.has(Fault::ClockBack) {

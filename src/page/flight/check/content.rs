@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use perennial_store::Epoch;
+
 use crate::{
     extensions::Tags,
     page::{
         Meta,
-        flight::{AsOf, Freshness, Page, Verdicts, Version},
+        flight::{AsOf, Freshness, Page, Revised, Sighting, Verdicts, Version},
     },
 };
 
@@ -18,7 +20,7 @@ pub(in crate::page::flight) struct Text {
     pub(super) as_of: AsOf,
 }
 
-pub(in crate::page::flight) type Read = i64;
+pub(in crate::page::flight) type Read = Epoch;
 
 impl Text {
     pub(in crate::page::flight) fn page(self) -> Arc<Page<Read>> {
@@ -40,14 +42,14 @@ pub(super) fn meta(as_of: AsOf) -> Meta {
     Meta::without_version("key", as_of, Tags::default())
 }
 
-/// The epochs of the invalidations of the one key; 0: there is none.
+/// The epochs of the invalidations of the one key; [`Epoch::NONE`]: there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Marks {
-    pub(super) stale: i64,
-    pub(super) purged: i64,
+    pub(super) stale: Epoch,
+    pub(super) purged: Epoch,
     /// The epoch in which the new revision of the code was first seen.
-    pub(super) revision: i64,
-    pub(super) latest: i64,
+    pub(super) revision: Epoch,
+    pub(super) latest: Epoch,
 }
 
 impl Marks {
@@ -59,8 +61,8 @@ impl Marks {
         self.latest = self.latest.max(other.latest);
     }
 
-    pub(super) fn next(&mut self) -> i64 {
-        self.latest += 1;
+    pub(super) fn next(&mut self) -> Epoch {
+        self.latest = self.latest.next();
         self.latest
     }
 }
@@ -78,17 +80,21 @@ pub(in crate::page::flight) struct ModelList {
 }
 
 impl Verdicts for ModelList {
-    fn latest(&self) -> i64 {
+    fn latest(&self) -> Epoch {
         self.marks.latest
     }
 
-    fn revision(&self) -> i64 {
-        if self.is_new { self.marks.revision } else { 0 }
+    fn revision(&self) -> Revised {
+        if self.is_new && self.marks.revision > Epoch::NONE {
+            Revised::In(self.marks.revision)
+        } else {
+            Revised::Never
+        }
     }
 
-    fn sightings(&self) -> i64 {
+    fn sightings(&self) -> Sighting {
         // The order of a sync's answers is the matter of the simulation.
-        0
+        Sighting::default()
     }
 
     fn judge(&self, meta: &Meta) -> Freshness {

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use perennial_store::{Awaited, LockState};
+use perennial_store::{Awaited, Epoch, Fence, LockState};
 
 use crate::{
     clock::Tick,
@@ -30,7 +30,7 @@ pub(super) struct Database {
     /// For the properties: the end of the cooldown.
     pub(super) cooling: Tick,
     /// For the properties: the fence of the lock when it was last taken from its holder.
-    pub(super) broken: i64,
+    pub(super) broken: Fence,
     /// For the properties: the number of regenerations under a lease for the present version and
     /// invalidations.
     pub(super) begun: u8,
@@ -38,7 +38,7 @@ pub(super) struct Database {
 
 #[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct Lock {
-    pub(super) fence: i64,
+    pub(super) fence: Fence,
     /// 0: none.
     pub(super) owner: u32,
     pub(super) acquired: Tick,
@@ -48,7 +48,7 @@ pub(super) struct Lock {
 
 #[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct Entry {
-    pub(super) fence: i64,
+    pub(super) fence: Fence,
     pub(super) made: Tick,
     pub(super) text: Text,
 }
@@ -56,15 +56,15 @@ pub(super) struct Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Row {
     pub(super) owner: u32,
-    pub(super) fence: i64,
+    pub(super) fence: Fence,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Statement {
     Learn { is_new: bool },
-    Probe { known: i64 },
-    Try { seen: i64, owner: u32 },
-    Renew { row: Row, text: Text, known: i64 },
+    Probe { known: Fence },
+    Try { seen: Fence, owner: u32 },
+    Renew { row: Row, text: Text, known: Fence },
     Publish { row: Row, text: Text },
     Remove { row: Row },
     Release { row: Row, cooldown: Duration },
@@ -76,16 +76,16 @@ pub(super) enum Reply {
     Probed {
         entry: Option<Stored>,
         lock: LockState,
-        epoch: i64,
+        epoch: Epoch,
     },
-    Tried(Option<i64>),
+    Tried(Option<Fence>),
     Done(bool),
 }
 
 /// An entry in the answer to a probe.
 #[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct Stored {
-    pub(super) fence: i64,
+    pub(super) fence: Fence,
     pub(super) age: Duration,
     pub(super) undated: bool,
     pub(super) text: Text,
@@ -95,7 +95,7 @@ impl Database {
     pub(super) fn new() -> Self {
         Self {
             lock: Lock {
-                fence: 0,
+                fence: Fence::NONE,
                 owner: 0,
                 acquired: NOW,
                 expires: FREE,
@@ -104,7 +104,7 @@ impl Database {
             entry: None,
             marks: Marks::default(),
             cooling: NOW,
-            broken: 0,
+            broken: Fence::NONE,
             begun: 0,
         }
     }
@@ -117,7 +117,7 @@ impl Database {
     ) -> Result<Reply, Broken> {
         Ok(match statement {
             Statement::Learn { is_new } => {
-                if is_new && self.marks.revision == 0 {
+                if is_new && self.marks.revision == Epoch::NONE {
                     self.marks.revision = self.marks.next();
                     self.begun = 0;
                 }
@@ -142,7 +142,7 @@ impl Database {
             }
             Statement::Try { seen, owner } => Reply::Tried(self.try_lock(seen, owner, mutant)?),
             Statement::Renew { row, text, known } => {
-                let stored = self.entry.map_or(0, |entry| entry.fence);
+                let stored = self.entry.map_or(Fence::NONE, |entry| entry.fence);
                 let renews = stored == known || stored == row.fence;
                 Reply::Done(renews && self.publish(row, text, mutant)?)
             }
@@ -184,7 +184,7 @@ impl Database {
     /// Returns the state of the page, as a sync reads it.
     pub(super) fn awaited(&self) -> Awaited {
         Awaited {
-            fence: self.entry.map_or(0, |entry| entry.fence),
+            fence: self.entry.map_or(Fence::NONE, |entry| entry.fence),
             remaining: match self.lock.owner {
                 0 => Duration::ZERO,
                 _ => self.lock.expires - NOW,
@@ -201,17 +201,17 @@ impl Database {
 
     fn try_lock(
         &mut self,
-        seen: i64,
+        seen: Fence,
         owner: u32,
         mutant: Option<Mutant>,
-    ) -> Result<Option<i64>, Broken> {
-        let is_new = self.lock.fence == 0;
+    ) -> Result<Option<Fence>, Broken> {
+        let is_new = self.lock.fence == Fence::NONE;
         let is_free = self.remaining(mutant).is_zero();
         let is_seen = self.lock.fence == seen || mutant == Some(Mutant::TryWithoutFence);
         if !(is_new || is_free && is_seen) {
             return Ok(None);
         }
-        let stored = self.entry.map_or(0, |entry| entry.fence);
+        let stored = self.entry.map_or(Fence::NONE, |entry| entry.fence);
         if !is_new && stored > seen {
             return Err(
                 "S3: an attempt succeeds only for a process that has seen the stored version",
@@ -221,7 +221,7 @@ impl Database {
             return Err("S12: no try succeeds in a cooldown");
         }
         self.lock = Lock {
-            fence: self.lock.fence + 1,
+            fence: self.lock.fence.next(),
             owner,
             acquired: NOW,
             expires: NOW + LEASE,
@@ -243,7 +243,7 @@ impl Database {
     }
 
     fn publish(&mut self, row: Row, text: Text, mutant: Option<Mutant>) -> Result<bool, Broken> {
-        let stored = self.entry.map_or(0, |entry| entry.fence);
+        let stored = self.entry.map_or(Fence::NONE, |entry| entry.fence);
         let is_holder = self.is_held_by(row) || mutant == Some(Mutant::PublishWithoutFence);
         if stored == row.fence {
             // An earlier try has stored the entry, and the answer was lost.
@@ -273,7 +273,9 @@ impl Database {
     pub(super) fn is_over(&self, statement: Statement) -> bool {
         match statement {
             Statement::Learn { .. } | Statement::Probe { .. } => true,
-            Statement::Try { seen, .. } => self.lock.fence != 0 && self.lock.fence != seen,
+            Statement::Try { seen, .. } => {
+                self.lock.fence != Fence::NONE && self.lock.fence != seen
+            }
             Statement::Renew { row, .. }
             | Statement::Publish { row, .. }
             | Statement::Remove { row }
@@ -293,8 +295,8 @@ impl Database {
 
     /// Takes the lock from its holder.
     pub(super) fn break_lock(&mut self) {
-        if self.lock.fence > 0 {
-            self.lock.fence += 1;
+        if self.lock.fence > Fence::NONE {
+            self.lock.fence = self.lock.fence.next();
             self.broken = self.lock.fence;
             (self.lock.owner, self.lock.expires, self.cooling) = (0, FREE, NOW);
         }

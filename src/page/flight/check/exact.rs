@@ -7,7 +7,7 @@ mod waiting;
 
 use std::{sync::Arc, time::Duration};
 
-use perennial_store::{Awaited, LockState};
+use perennial_store::{Awaited, Epoch, Fence, LockState};
 
 use crate::{
     clock::{Tick, YEAR},
@@ -17,7 +17,7 @@ use crate::{
         Failure,
         flight::{
             Answer, AsOf, Effect, Event, Facts, Flight, Found, Freshness, Generated, HeldElsewhere,
-            Known, Next, Origin, Shown, Step, Version, Visitor,
+            Known, Next, Origin, Revised, Shown, Step, Version, Visitor,
             check::{
                 content::{ModelList, Read, Text, meta},
                 process::facts,
@@ -31,8 +31,11 @@ const S: Duration = Duration::from_secs(1);
 
 fn text(epoch: i64) -> Text {
     Text {
-        read: epoch,
-        as_of: AsOf { epoch, revision: 0 },
+        read: Epoch(epoch),
+        as_of: AsOf {
+            epoch: Epoch(epoch),
+            revision: Revised::Never,
+        },
     }
 }
 
@@ -54,8 +57,8 @@ impl Process {
 
     fn purged() -> Self {
         let mut process = Self::new();
-        process.list.marks.purged = 1;
-        process.list.marks.latest = 1;
+        process.list.marks.purged = Epoch(1);
+        process.list.marks.latest = Epoch(1);
         process
     }
 
@@ -68,7 +71,7 @@ impl Process {
 
     /// Returns a version of this age.
     fn version(&self, age: Duration, origin: Origin) -> Version<Read> {
-        Version::new(text(0).page(), 1, self.now - age, origin)
+        Version::new(text(0).page(), Fence(1), self.now - age, origin)
     }
 
     fn on(&self, state: &mut Flight<Read>, event: Event<Read>) -> Effect<Read> {
@@ -87,7 +90,7 @@ impl Process {
     fn generating(&self, newest: Option<Version<Read>>) -> Flight<Read> {
         let (mut state, _) = self.begun(newest);
         self.on(&mut state, found(None, LockState::default()));
-        let step = self.on(&mut state, Event::Acquired(Some(2)));
+        let step = self.on(&mut state, Event::Acquired(Some(Fence(2))));
         assert!(matches!(step.next, Some(Step::Generate { .. })), "{step:?}");
         state
     }
@@ -95,7 +98,10 @@ impl Process {
     /// Returns a regeneration that publishes.
     fn publishing(&self, newest: Option<Version<Read>>) -> Flight<Read> {
         let mut state = self.generating(newest);
-        let other = Text { read: 7, ..text(0) };
+        let other = Text {
+            read: Epoch(7),
+            ..text(0)
+        };
         let content = Event::Generated(Generated::Content(other.page()));
         let step = self.on(&mut state, content);
         assert!(matches!(step.next, Some(Step::Publish { .. })), "{step:?}");
@@ -107,13 +113,13 @@ fn found(version: Option<Version<Read>>, lock: LockState) -> Event<Read> {
     Event::Probed(Found {
         version,
         lock,
-        epoch: 0,
+        epoch: Epoch::NONE,
     })
 }
 
 fn held(remaining: Duration) -> LockState {
     LockState {
-        fence: 1,
+        fence: Fence(1),
         owned: true,
         remaining,
         failures: 0,

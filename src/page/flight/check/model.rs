@@ -141,7 +141,7 @@ impl Process {
         match &self.view {
             Some(Known::Version(version)) if !version.is_unsaved() => {
                 let freshness = version.freshness(&self.facts(setup));
-                (freshness == Freshness::Fresh).then_some(version.fence)
+                (freshness == Freshness::Fresh).then_some(version.fence.0)
             }
             _ => None,
         }

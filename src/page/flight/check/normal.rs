@@ -34,7 +34,7 @@ pub(super) enum Part<'a> {
     End(&'a mut Tick),
     /// A time that matters only in the future.
     Until(&'a mut Tick),
-    Fence(&'a mut i64),
+    Fence(&'a mut perennial_store::Fence),
     Owner(&'a mut u32),
     Failures(&'a mut u32),
 }
@@ -75,7 +75,7 @@ pub(super) fn normal(world: &World) -> u64 {
         _ => false,
     };
     let own = processes.each_ref().map(own);
-    let (holder, mut fences) = (database.lock.owner, vec![0]);
+    let (holder, mut fences) = (database.lock.owner, vec![perennial_store::Fence::NONE]);
     let mut each = |part: Part<'_>| match part {
         Time(time) => *time = *time.max(&mut Tick(OLDEST)),
         End(time) if *time == FREE => {}
@@ -94,7 +94,7 @@ pub(super) fn normal(world: &World) -> u64 {
     fences.dedup();
     let mut rank = |part: Part<'_>| {
         if let Fence(fence) = part {
-            *fence = fences.partition_point(|it| it < fence) as i64;
+            fence.0 = fences.partition_point(|it| it < fence) as i64;
         }
     };
     database.parts(&mut rank);

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use perennial_store::Epoch;
+
 use crate::{
     clock::Tick,
     page::flight::{
@@ -119,7 +121,7 @@ pub(in crate::page::flight) fn facts(known: &ModelList) -> Facts<'_> {
         closing: false,
         permit: true,
         held: false,
-        not_before: 0,
+        not_before: Epoch::NONE,
     }
 }
 

@@ -69,14 +69,12 @@ impl Process {
                         "S21: no generator runs without a permit while a version is servable",
                     );
                 }
-                let newest = newest.map_or(0, |newest| newest.page.meta.stored.epoch);
+                let newest = newest.map(|newest| newest.page.meta.stored.epoch);
                 if as_of.epoch > read {
                     return Err("S10: the epoch of a version was known before its generator began");
                 }
-                if as_of.epoch < newest {
-                    return Err(
-                        "S10: a version metadata no older epoch than the one that it replaces",
-                    );
+                if newest.is_some_and(|newest| as_of.epoch < newest) {
+                    return Err("S10: a version has no older epoch than the one that it replaces");
                 }
                 run.doing = Doing::Generating(Text { read, as_of });
                 return self.begins(around).map(|()| None);

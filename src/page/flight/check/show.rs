@@ -168,5 +168,9 @@ fn marks(f: &mut fmt::Formatter<'_>, marks: Marks) -> fmt::Result {
 
 fn text(f: &mut fmt::Formatter<'_>, text: Text) -> fmt::Result {
     let Text { read, as_of, .. } = text;
-    write!(f, "read {read} metadata {}/{}", as_of.epoch, as_of.revision)
+    write!(
+        f,
+        "read {read} metadata {}/{:?}",
+        as_of.epoch, as_of.revision
+    )
 }

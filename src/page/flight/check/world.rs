@@ -284,9 +284,9 @@ impl World {
                 && !lease.lost
             {
                 if self.database.extend(lease.row) {
-                    lease.until = NOW + LEASE
+                    lease.until = NOW + LEASE;
                 } else {
-                    lease.lost = true
+                    lease.lost = true;
                 }
             }
             if process.sleep != Some(Sleep::Suspended) {

@@ -7,7 +7,7 @@ use perennial::{
     DAY,
     locks::{LockKind, LockName},
 };
-use perennial_store::{LeaseRow, NewEntry, Probe, Publish, Release, TryLock};
+use perennial_store::{Epoch, Fence, LeaseRow, NewEntry, Probe, Publish, Release, TryLock};
 use tokio::task::JoinSet;
 
 use super::{Node, name};
@@ -46,10 +46,10 @@ pub(super) async fn tries(nodes: &[Arc<Node>], rounds: usize) -> Result<Vec<Stri
             breaches.push(format!("round {round}: {} holders", won.len()));
             continue;
         };
-        if lease.fence <= last {
+        if lease.fence <= Fence(last) {
             breaches.push(format!("round {round}: fence {} after {last}", lease.fence));
         }
-        last = lease.fence;
+        last = lease.fence.0;
         let store = &nodes[round % nodes.len()].store;
         if !store.ask(Release::new(lease, Duration::ZERO)).await? {
             breaches.push(format!("round {round}: the release was refused"));
@@ -77,7 +77,7 @@ async fn publish(node: &Node, lease: &LeaseRow, text: &str) -> Result<bool> {
     let entry = NewEntry {
         content,
         renews: None,
-        epoch: 0,
+        epoch: Epoch::NONE,
         interval: Duration::ZERO,
         metadata: "{}".to_owned(),
         history: String::new(),
@@ -106,7 +106,11 @@ pub(super) async fn overtaken(nodes: &[Arc<Node>], rounds: usize) -> Result<Vec<
         if !publish(second, &new, "new").await? {
             breaches.push(format!("round {round}: the holder was refused"));
         }
-        let entry = second.store.ask(Probe::new(&lock, 0)).await?.entry;
+        let entry = second
+            .store
+            .ask(Probe::new(&lock, Fence::NONE))
+            .await?
+            .entry;
         if entry.is_none_or(|entry| entry.content.body() != "new") {
             breaches.push(format!("round {round}: the old content is stored"));
         }

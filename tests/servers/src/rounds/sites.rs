@@ -20,7 +20,7 @@ use axum::{
 use http_body_util::BodyExt;
 use perennial::{DAY, Refresh};
 use perennial_idempotency::{IdempotencyLayer, Scope};
-use perennial_store::{Invalidate, Invalidated, Probe, error::BoxError};
+use perennial_store::{Fence, Invalidate, Invalidated, Probe, error::BoxError};
 use tokio::task::JoinSet;
 use tower::ServiceExt;
 
@@ -106,7 +106,11 @@ async fn send(app: Router, key: &str) -> Result<(StatusCode, String)> {
 
 pub(super) async fn invalidations(nodes: &[Arc<Node>], rounds: usize) -> Result<Vec<String>> {
     let name = name("tag:rounds");
-    let known = nodes[0].store.ask(Probe::new("none", 0)).await?.epoch;
+    let known = nodes[0]
+        .store
+        .ask(Probe::new("none", Fence::NONE))
+        .await?
+        .epoch;
     // The reader of each node continues after the latest epoch of its last answer.
     let writes = Arc::new(AtomicUsize::new(0));
     let mut readers = JoinSet::new();

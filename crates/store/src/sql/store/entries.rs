@@ -6,6 +6,7 @@ use crate::{
     calls::{Evict, Latest, List, Probe, PruneEntries, Publish, Purge, Remove},
     clock::{FOREVER, duration, micros},
     error::BoxError,
+    fence::{Epoch, Fence},
     name::{LockKind, LockName, bounded},
     rows::{Counted, EVICTION, Entry, EntryRow, Listed, LockRow, LockState, Probed, Pruned, ROW},
     sql::{
@@ -19,11 +20,11 @@ use crate::{
 impl<DB: Driver> SqlStore<DB> {
     pub(crate) async fn probe(&self, Probe { name, known }: &Probe) -> Answer<Probed> {
         let done = self
-            .run_on(&entries::PROBE, name, &[Arg::Int(*known)])
+            .run_on(&entries::PROBE, name, &[Arg::Int(known.0)])
             .await?;
         let row = done.rows.first().ok_or(sqlx::Error::RowNotFound)?;
         let lock = LockState {
-            fence: row.number(8)?,
+            fence: row.fence(8)?,
             owned: row.number(9)? != 0,
             remaining: duration(row.number(10)?),
             failures: u32::try_from(row.number(11)?).unwrap_or(u32::MAX),
@@ -31,7 +32,7 @@ impl<DB: Driver> SqlStore<DB> {
         Ok(Probed {
             entry: Self::readable(name.as_str(), row),
             lock,
-            epoch: row.number(12)?,
+            epoch: row.epoch(12)?,
         })
     }
 
@@ -43,7 +44,7 @@ impl<DB: Driver> SqlStore<DB> {
     }
 
     fn read_entry(row: &DB::Row) -> Answer<Option<Entry>> {
-        let Some(fence) = row.int(0)? else {
+        let Some(fence) = row.int(0)?.map(Fence) else {
             return Ok(None);
         };
         let mut content = Response::new(Bytes::from(row.bytes(6)?.unwrap_or_default()));
@@ -56,7 +57,7 @@ impl<DB: Driver> SqlStore<DB> {
             generated: row.number(2)?,
             undated: age < -SET_BACK,
             content,
-            epoch: row.number(3)?,
+            epoch: row.epoch(3)?,
             metadata: row.name(7)?,
         }))
     }
@@ -65,7 +66,7 @@ impl<DB: Driver> SqlStore<DB> {
         let content = &entry.content;
         let headers = wire::encode(content.headers());
         let mut arguments = vec![
-            Arg::Int(entry.epoch),
+            Arg::Int(entry.epoch.0),
             Arg::Int(micros(entry.interval.min(FOREVER))),
             Arg::Int(micros(entry.retention.min(FOREVER))),
             Arg::Text(&entry.metadata),
@@ -75,7 +76,7 @@ impl<DB: Driver> SqlStore<DB> {
         ];
         let statement = match entry.renews {
             Some(known) => {
-                arguments.push(Arg::Int(known));
+                arguments.push(Arg::Int(known.0));
                 &entries::RENEW
             }
             None => {
@@ -93,7 +94,7 @@ impl<DB: Driver> SqlStore<DB> {
             let name = bounded(lease.name.as_str());
             fence = number(&self.run(&entries::FENCE, &[Arg::Text(&name)]).await?)?;
         }
-        Ok(fence == Some(lease.fence))
+        Ok(fence == Some(lease.fence.0))
     }
 
     pub(crate) async fn remove(&self, call: &Remove) -> Answer<bool> {
@@ -205,16 +206,16 @@ impl<DB: Driver> SqlStore<DB> {
                 kind: LockKind::Page,
                 name: name.clone(),
                 owner: row.text(9)?,
-                fence: row.number(10)?,
+                fence: row.fence(10)?,
                 remaining: duration(row.number(11)?),
                 age: duration(row.number(12)?),
             },
             name,
-            fence: row.number(1)?,
+            fence: row.fence(1)?,
             age: duration(age),
             undated: age < -SET_BACK,
             interval: duration(row.number(3)?),
-            epoch: row.number(4)?,
+            epoch: row.epoch(4)?,
             status: status.unwrap_or_default(),
             bytes: bytes.unwrap_or_default(),
             metadata: metadata.unwrap_or_default(),
@@ -228,9 +229,9 @@ impl<DB: Driver> SqlStore<DB> {
         let Some((last, rows)) = pruned.await? else {
             return Ok(None);
         };
-        let mut oldest = i64::MAX;
+        let mut oldest = Epoch::MAX;
         for row in &rows {
-            oldest = oldest.min(row.number(1)?);
+            oldest = oldest.min(row.epoch(1)?);
         }
         Ok(Some(Pruned { last, oldest }))
     }

@@ -7,6 +7,7 @@ use crate::{
     },
     clock::{FOREVER, duration, micros},
     error::{BoxError, Unfit},
+    fence::{Epoch, Fence},
     name::bounded,
     rows::{Awaited, NameList, Numbered, OutboxRow, Synced},
     sql::{
@@ -20,15 +21,16 @@ use crate::{
 const SAME_FAILURE: usize = 3;
 
 impl<DB: Driver> SqlStore<DB> {
-    pub(crate) async fn invalidate(&self, call: &Invalidate) -> Answer<i64> {
+    pub(crate) async fn invalidate(&self, call: &Invalidate) -> Answer<Epoch> {
         self.invalidate_all(&call.names).await
     }
 
-    async fn invalidate_all(&self, names: &[impl AsRef<str>]) -> Answer<i64> {
+    async fn invalidate_all(&self, names: &[impl AsRef<str>]) -> Answer<Epoch> {
         let invalidate = invalidations::INVALIDATE.of(self.side().await?);
         let invalidate = Template::new([invalidate]);
         let done = self.run_listed(invalidate, Vec::new(), names).await?;
-        Ok(number(&done)?.ok_or("the database gave no epoch")?)
+        let epoch = number(&done)?.ok_or("the database gave no epoch")?;
+        Ok(Epoch(epoch))
     }
 
     pub(crate) async fn invalidated(&self, call: &Invalidated) -> Answer<Synced> {
@@ -36,7 +38,7 @@ impl<DB: Driver> SqlStore<DB> {
         let first = keys.next().unwrap_or_default();
         let mut synced = self.synced(call, first).await?;
         for rest in keys {
-            let states_alone = Invalidated::new("", 0, 0, Vec::new());
+            let states_alone = Invalidated::new("", Epoch::NONE, 0, Vec::new());
             let rest = self.synced(&states_alone, rest).await?;
             synced.awaited.extend(rest.awaited);
         }
@@ -48,8 +50,8 @@ impl<DB: Driver> SqlStore<DB> {
         let names: Vec<_> = keys.iter().map(|key| bounded(key)).collect();
         let mut parts = [invalidations::INVALIDATED, "", ""];
         let most = i64::try_from(call.most).unwrap_or(i64::MAX);
-        let since = if most > 0 { call.since } else { i64::MAX };
-        let mut arguments = vec![Arg::Int(since), Arg::Int(most)];
+        let since = if most > 0 { call.since } else { Epoch::MAX };
+        let mut arguments = vec![Arg::Int(since.0), Arg::Int(most)];
         if call.most > 0 {
             parts[1] = invalidations::COMMITTED;
             arguments.push(Arg::Text(match &*call.after {
@@ -67,14 +69,14 @@ impl<DB: Driver> SqlStore<DB> {
         for row in &done.rows {
             let (name, number) = (readable::<DB>(row, 0)?, row.number(1)?);
             match row.number(2)? {
-                -1 => synced.names.push((name, number)),
+                -1 => synced.names.push((name, Epoch(number))),
                 -2 => {
                     let id = readable::<DB>(row, 3)?;
                     synced.committed.push(OutboxRow { id, name });
                 }
                 remaining => {
                     let remaining = duration(remaining);
-                    let fence = number;
+                    let fence = Fence(number);
                     states.insert(name, Awaited { fence, remaining });
                 }
             }
@@ -123,7 +125,7 @@ impl<DB: Driver> SqlStore<DB> {
             let number = Template::new([invalidations::NUMBER]);
             let done = self.run_listed(number, Vec::new(), ids).await?;
             let rows = done.rows.iter();
-            let rows = rows.map(|row| Ok((outbox_row::<DB>(row)?, row.number(2)?)));
+            let rows = rows.map(|row| Ok((outbox_row::<DB>(row)?, row.epoch(2)?)));
             return Ok(Numbered {
                 rows: rows.collect::<Answer<_>>()?,
                 ..Numbered::default()
@@ -177,34 +179,34 @@ impl<DB: Driver> SqlStore<DB> {
         Ok(left)
     }
 
-    pub(crate) async fn latest_epoch(&self) -> Answer<i64> {
+    pub(crate) async fn latest_epoch(&self) -> Answer<Epoch> {
         let latest = Sides::same(invalidations::LATEST_EPOCH);
         let done = self.run(&latest, &[]).await?;
-        Ok(number(&done)?.ok_or(sqlx::Error::RowNotFound)?)
+        Ok(Epoch(number(&done)?.ok_or(sqlx::Error::RowNotFound)?))
     }
 
-    pub(crate) async fn latest_names(&self, call: &LatestNames) -> Answer<Vec<(String, i64)>> {
+    pub(crate) async fn latest_names(&self, call: &LatestNames) -> Answer<Vec<(String, Epoch)>> {
         let kind = match call.list {
             NameList::Stale => 0,
             NameList::Purged => 1,
             NameList::Revisions => 2,
         };
         let most = i64::try_from(call.most).unwrap_or(i64::MAX);
-        let arguments = [kind, call.before, most].map(Arg::Int);
+        let arguments = [kind, call.before.0, most].map(Arg::Int);
         let latest = Sides::same(invalidations::LATEST_NAMES);
         let done = self.run(&latest, &arguments).await?;
         let names = done.rows.iter();
         names
-            .map(|row| Ok((readable::<DB>(row, 0)?, row.number(1)?)))
+            .map(|row| Ok((readable::<DB>(row, 0)?, row.epoch(1)?)))
             .collect()
     }
 
     pub(crate) async fn prune_invalidations(
         &self,
         call: &PruneInvalidations,
-    ) -> Answer<Option<i64>> {
-        let after = Arg::Int(call.after.unwrap_or(i64::MIN));
-        let bounds = [call.oldest, micros(call.age.min(FOREVER))].map(Arg::Int);
+    ) -> Answer<Option<Epoch>> {
+        let after = Arg::Int(call.after.map_or(i64::MIN, |after| after.0));
+        let bounds = [call.oldest.0, micros(call.age.min(FOREVER))].map(Arg::Int);
         let next = [&[after], &bounds[..]].concat();
         let done = self.run(&invalidations::NEXT, &next).await?;
         let row = done.rows.first().ok_or(sqlx::Error::RowNotFound)?;
@@ -216,7 +218,7 @@ impl<DB: Driver> SqlStore<DB> {
             let few = [after, Arg::Int(last)];
             self.run(&invalidations::PRUNE, &few).await?;
         }
-        Ok(last)
+        Ok(last.map(Epoch))
     }
 }
 

@@ -4,6 +4,7 @@ use super::{Answer, LEAST, SqlStore};
 use crate::{
     calls::{Extend, PruneLocks, Release, Revoke, TryLock},
     clock::{FOREVER, duration, micros},
+    fence::Fence,
     name::{LockKind, LockName, bounded},
     rows::{LeaseRow, LockRow, Tried},
     sql::{
@@ -22,7 +23,7 @@ impl<DB: Driver> SqlStore<DB> {
             Arg::Text(&column),
             Arg::Text(&call.owner),
             Arg::Int(micros(call.length)),
-            Arg::Int(call.seen.unwrap_or(-1)),
+            Arg::Int(call.seen.map_or(-1, |seen| seen.0)),
         ];
         let resent = AtomicBool::new(false);
         // An attempt that loses is not repeated. If the first sending has taken the lock, the second one
@@ -32,10 +33,10 @@ impl<DB: Driver> SqlStore<DB> {
             resent.fetch_or(is_broken, Relaxed);
             is_broken
         };
-        let attempt = async || -> Answer<Option<i64>> {
+        let attempt = async || -> Answer<Option<Fence>> {
             let tried = self.connections.run_while(again, &statement, &arguments);
             match tried.await {
-                Ok(done) => Ok(number(&done)?),
+                Ok(done) => Ok(number(&done)?.map(Fence)),
                 Err(error) if is_contended::<DB>(&error) => Ok(None),
                 Err(error) => Err(error.into()),
             }
@@ -60,7 +61,7 @@ impl<DB: Driver> SqlStore<DB> {
             Arg::Text(name.kind().as_str()),
             Arg::Text(&column),
             Arg::Text(owner),
-            Arg::Int(*fence),
+            Arg::Int(fence.0),
             Arg::Int(micros(call.length)),
         ];
         let connections = self.connections.urgent();
@@ -95,7 +96,7 @@ impl<DB: Driver> SqlStore<DB> {
 
     /// Takes a lock from its current holder. A second run of the statement finds another fence, and
     /// does not affect the next holder.
-    pub(crate) async fn break_lock(&self, name: &LockName, seen: Option<i64>) -> Answer<bool> {
+    pub(crate) async fn break_lock(&self, name: &LockName, seen: Option<Fence>) -> Answer<bool> {
         let fence = match seen {
             Some(fence) => Some(fence),
             None => self.inspect(name).await?.map(|row| row.fence),
@@ -103,7 +104,9 @@ impl<DB: Driver> SqlStore<DB> {
         let Some(fence) = fence else {
             return Ok(false);
         };
-        let done = self.run_on(&locks::BREAK, name, &[Arg::Int(fence)]).await?;
+        let done = self
+            .run_on(&locks::BREAK, name, &[Arg::Int(fence.0)])
+            .await?;
         // If the fence has changed since `inspect`, the holder seen there has lost the lock already.
         Ok(seen.is_none() || done.changed > 0)
     }
@@ -136,7 +139,7 @@ pub fn lock_row<DB: Driver>(row: &DB::Row) -> Answer<Option<LockRow>> {
         kind,
         name: row.name(1)?,
         owner: row.text(2)?,
-        fence: row.number(3)?,
+        fence: row.fence(3)?,
         age: duration(row.number(4)?),
         remaining: duration(row.number(5)?),
     }))

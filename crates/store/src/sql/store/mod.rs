@@ -284,7 +284,7 @@ impl<DB: Driver> SqlStore<DB> {
         lease: &LeaseRow,
         rest: &[Arg<'_>],
     ) -> Answer<Done<DB>> {
-        let arguments = [&[Arg::Text(&lease.owner), Arg::Int(lease.fence)], rest].concat();
+        let arguments = [&[Arg::Text(&lease.owner), Arg::Int(lease.fence.0)], rest].concat();
         self.run_on(sides, &lease.name, &arguments).await
     }
 

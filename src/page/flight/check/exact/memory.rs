@@ -60,7 +60,7 @@ fn hit_for_pass_lasts_until_its_end_or_an_invalidation() {
         Lookup::Hit(Answer::Pass(Bypass::Private))
     ));
     let mut invalidated = process;
-    invalidated.list.marks.stale = 1;
+    invalidated.list.marks.stale = Epoch(1);
     assert!(matches!(look(&invalidated), Lookup::Miss));
     process.now = Tick(1001 * SECOND);
     assert!(matches!(look(&process), Lookup::Miss));
@@ -150,8 +150,8 @@ fn cooldown_that_began_without_the_store_asks_the_store_again_before_the_generat
     let step = process.on(&mut state, found(None, LockState::default()));
     assert!(matches!(step.next, Some(Step::Acquire { .. })), "{step:?}");
 
-    process.list.marks.purged = 1;
-    process.list.marks.latest = 1;
+    process.list.marks.purged = Epoch(1);
+    process.list.marks.latest = Epoch(1);
     let (mut state, shown) = asking(&process);
     assert_eq!(retry_in(Some(&shown)), None, "the purge ends the cooldown");
     let step = process.on(&mut state, Event::Away);

@@ -28,7 +28,7 @@ fn failing_store_does_not_end_the_wait_for_another_process_before_its_lease_ends
 fn lease_lasts_until_it_is_released_or_its_holder_has_published() {
     let process = Process::new();
     let mut held = HeldElsewhere {
-        known: 7,
+        known: Fence(7),
         until: process.now,
     };
     for (fence, remaining, lasts) in [
@@ -37,7 +37,10 @@ fn lease_lasts_until_it_is_released_or_its_holder_has_published() {
         (8, 9 * S, false),
         (7, Duration::ZERO, false),
     ] {
-        let page = Awaited { fence, remaining };
+        let page = Awaited {
+            fence: Fence(fence),
+            remaining,
+        };
         held.told(page, process.now);
         let until = process.now + remaining * u32::from(lasts);
         assert_eq!(held.until, until, "{page:?}");
@@ -54,7 +57,13 @@ fn flight_asks_for_the_version_only_when_the_lease_is_over() {
     let step = purged.on(&mut state, found(Some(stored), held(9 * S)));
     assert!(matches!(step.next, Some(Step::Wait)), "{step:?}");
     let until = purged.now + S;
-    assert_eq!(step.held, Some(HeldElsewhere { known: 1, until }));
+    assert_eq!(
+        step.held,
+        Some(HeldElsewhere {
+            known: Fence(1),
+            until
+        })
+    );
     let due = |state: &mut Flight<Read>, held| {
         let facts = Facts {
             held,
@@ -66,7 +75,7 @@ fn flight_asks_for_the_version_only_when_the_lease_is_over() {
     assert!(matches!(step.next, Some(Step::Wait)), "{step:?}");
     let step = due(&mut state, false);
     assert!(
-        matches!(step.next, Some(Step::Probe { known: 1 })),
+        matches!(step.next, Some(Step::Probe { known: Fence(1) })),
         "{step:?}"
     );
 }
@@ -74,7 +83,7 @@ fn flight_asks_for_the_version_only_when_the_lease_is_over() {
 #[test]
 fn lock_that_seems_to_last_for_years_is_asked_for_again_after_the_cooldown() {
     let years = |owned| LockState {
-        fence: 1,
+        fence: Fence(1),
         owned,
         remaining: YEAR,
         failures: 0,
@@ -116,7 +125,7 @@ fn older_stored_version_does_not_replace_a_newer_unsaved_one() {
     let process = Process::new();
     let unsaved = process.version(3 * S / 2, Origin::Unsaved);
     let stored = |age, epoch| Version {
-        fence: 2,
+        fence: Fence(2),
         page: text(epoch).page(),
         ..process.version(age, Origin::Stored)
     };
@@ -258,7 +267,7 @@ fn expired_version_is_not_given_to_the_leader_that_the_other_process_has_overtak
         matches!(done(&step), Answer::Version(version) if version.is_unsaved() && version.born == process.now),
         "{step:?}"
     );
-    assert_eq!(state.newest().map(|newest| newest.fence), Some(1));
+    assert_eq!(state.newest().map(|newest| newest.fence), Some(Fence(1)));
     assert!(matches!(step.next, Some(Step::Release { .. })));
 }
 
