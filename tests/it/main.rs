@@ -46,6 +46,8 @@ mod keys;
 mod layer;
 mod left_behind;
 mod limits;
+#[cfg(feature = "postgres")]
+mod literals;
 mod locks;
 mod log;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
