@@ -93,7 +93,10 @@ words! {
 impl Outcome {
     /// Returns false for a regeneration that has not begun.
     pub fn has_begun(self) -> bool {
-        self < Self::Busy
+        !matches!(
+            self,
+            Self::Busy | Self::Elsewhere | Self::Cooldown | Self::DatabaseUnavailable
+        )
     }
 }
 

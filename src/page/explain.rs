@@ -7,7 +7,10 @@ use perennial_store::{
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{Freshness, Known, Lookup, Pages, Version, flight::Facts};
+use super::{
+    Freshness, Known, Lookup, Pages, Version,
+    flight::{Facts, Verdict},
+};
 use crate::{
     event::{Bypass, Served},
     policy::Refresh,
@@ -166,7 +169,7 @@ impl Explanation {
 impl ExplainedVersion {
     fn new(version: &Version, facts: &Facts<'_>, place: Place) -> Self {
         let meta = &version.page.meta;
-        let is_invalidated = version.invalidated(facts.list) != Freshness::Fresh;
+        let is_invalidated = version.invalidated(facts.list) != Verdict::Valid;
         Self {
             place,
             state: match version.freshness(facts) {

@@ -24,7 +24,7 @@ use crate::{
 use finish::Publishing;
 pub(crate) use known::{
     Answer, AsOf, Facts, Freshness, HeldElsewhere, Known, Lookup, Origin, Page, Revised, Sighting,
-    Verdicts, Version,
+    Verdict, Verdicts, Version,
 };
 use perennial_store::{Epoch, Fence, LockState};
 pub(crate) use wait::{Accepts, Next, Shown, Visitor};

@@ -27,7 +27,7 @@ use perennial_store::{Epoch, Error, NameList, OutboxRow, name::bounded};
 
 use crate::page::{
     Metadata,
-    flight::{Freshness, Revised, Sighting},
+    flight::{Revised, Sighting, Verdict},
     names::Names,
 };
 
@@ -308,14 +308,13 @@ impl Invalidations {
         });
     }
 
-    /// The effect of the invalidations on the version of this key with these metadata:
-    /// [`Freshness::Fresh`], `Stale` or `Purged`.
-    pub(crate) fn judge(&self, key: &str, metadata: &Metadata) -> Freshness {
+    /// Returns the effect of the invalidations on the version of this key with these metadata.
+    pub(crate) fn judge(&self, key: &str, metadata: &Metadata) -> Verdict {
         self.read(|list| {
             let judged = list.judge(key, metadata);
-            if judged == Freshness::Fresh && metadata.revision < list.revision() {
+            if judged == Verdict::Valid && metadata.revision < list.revision() {
                 // Older code generated the version after this process's revision was first seen.
-                return Freshness::Stale;
+                return Verdict::Stale;
             }
             judged
         })
@@ -374,7 +373,7 @@ impl List {
         }
     }
 
-    fn judge(&self, key: &str, metadata: &Metadata) -> Freshness {
+    fn judge(&self, key: &str, metadata: &Metadata) -> Verdict {
         let names = variants_of(key);
         let applies = |effect: &Effect<Epoch>, unnumbered: &Effect<Sighting>| {
             effect.latest_on(key, &names, metadata) > metadata.epoch
@@ -385,11 +384,11 @@ impl List {
         let Effects { stale, purged } = &self.effects;
         let unnumbered = &self.unnumbered.effects;
         if applies(purged, &unnumbered.purged) {
-            Freshness::Purged
+            Verdict::Purged
         } else if applies(stale, &unnumbered.stale) {
-            Freshness::Stale
+            Verdict::Stale
         } else {
-            Freshness::Fresh
+            Verdict::Valid
         }
     }
 }
@@ -550,40 +549,35 @@ mod tests {
     fn invalidation_applies_to_older_versions_only() {
         let long = "/l".repeat(200);
         let long_variant = format!("{long}#&accept=x");
-        let table: &[(Target<'_>, &str, &[&str], Freshness)] = &[
-            (Target::Key("/a"), "/a", &[], Freshness::Stale),
-            (Target::Key("/a"), "/a#&accept=x", &[], Freshness::Stale),
-            (Target::Key("/a"), "/a#/b", &[], Freshness::Stale),
-            (Target::Key("/a#/b"), "/a#/b", &[], Freshness::Stale),
-            (
-                Target::Key("/a#/b"),
-                "/a#/b#&accept=x",
-                &[],
-                Freshness::Stale,
-            ),
-            (Target::Key("/a#/b"), "/a", &[], Freshness::Fresh),
-            (Target::Key("/a"), "/a?b=1", &[], Freshness::Fresh),
-            (Target::Key("/a"), "/ab", &[], Freshness::Fresh),
-            (Target::Key(""), "/a", &[], Freshness::Fresh),
-            (Target::Key(&long), &long, &[], Freshness::Stale),
-            (Target::Key(&long), &long_variant, &[], Freshness::Stale),
-            (Target::Key(&long), &long[..398], &[], Freshness::Fresh),
-            (Target::Prefix("/a"), "/ab?c", &[], Freshness::Stale),
-            (Target::Prefix("/a"), "/b/a", &[], Freshness::Fresh),
-            (Target::Prefix(""), "anything", &[], Freshness::Stale),
-            (Target::Tag("t"), "/a", &["s", "t"], Freshness::Stale),
-            (Target::Tag("t"), "/a", &["tt", "T"], Freshness::Fresh),
-            (Target::Tag("t"), "t", &[], Freshness::Fresh),
-            (Target::Tag("a:b\n#%"), "/", &["a:b\n#%"], Freshness::Stale),
-            (Target::Purged("/a"), "/a", &[], Freshness::Purged),
-            (Target::Purged("/a"), "/a#x", &[], Freshness::Purged),
-            (Target::Purged("/a"), "/b", &[], Freshness::Fresh),
-            (Target::PurgedPrefix("/a"), "/a/b", &[], Freshness::Purged),
-            (Target::PurgedPrefix(""), "/a", &[], Freshness::Purged),
-            (Target::PurgedPrefix("/a"), "/b/a", &[], Freshness::Fresh),
-            (Target::PurgedTag("t"), "/a", &["s", "t"], Freshness::Purged),
-            (Target::PurgedTag("t"), "t", &["tt"], Freshness::Fresh),
-            (Target::Revision("x"), "/a", &[], Freshness::Stale),
+        let table: &[(Target<'_>, &str, &[&str], Verdict)] = &[
+            (Target::Key("/a"), "/a", &[], Verdict::Stale),
+            (Target::Key("/a"), "/a#&accept=x", &[], Verdict::Stale),
+            (Target::Key("/a"), "/a#/b", &[], Verdict::Stale),
+            (Target::Key("/a#/b"), "/a#/b", &[], Verdict::Stale),
+            (Target::Key("/a#/b"), "/a#/b#&accept=x", &[], Verdict::Stale),
+            (Target::Key("/a#/b"), "/a", &[], Verdict::Valid),
+            (Target::Key("/a"), "/a?b=1", &[], Verdict::Valid),
+            (Target::Key("/a"), "/ab", &[], Verdict::Valid),
+            (Target::Key(""), "/a", &[], Verdict::Valid),
+            (Target::Key(&long), &long, &[], Verdict::Stale),
+            (Target::Key(&long), &long_variant, &[], Verdict::Stale),
+            (Target::Key(&long), &long[..398], &[], Verdict::Valid),
+            (Target::Prefix("/a"), "/ab?c", &[], Verdict::Stale),
+            (Target::Prefix("/a"), "/b/a", &[], Verdict::Valid),
+            (Target::Prefix(""), "anything", &[], Verdict::Stale),
+            (Target::Tag("t"), "/a", &["s", "t"], Verdict::Stale),
+            (Target::Tag("t"), "/a", &["tt", "T"], Verdict::Valid),
+            (Target::Tag("t"), "t", &[], Verdict::Valid),
+            (Target::Tag("a:b\n#%"), "/", &["a:b\n#%"], Verdict::Stale),
+            (Target::Purged("/a"), "/a", &[], Verdict::Purged),
+            (Target::Purged("/a"), "/a#x", &[], Verdict::Purged),
+            (Target::Purged("/a"), "/b", &[], Verdict::Valid),
+            (Target::PurgedPrefix("/a"), "/a/b", &[], Verdict::Purged),
+            (Target::PurgedPrefix(""), "/a", &[], Verdict::Purged),
+            (Target::PurgedPrefix("/a"), "/b/a", &[], Verdict::Valid),
+            (Target::PurgedTag("t"), "/a", &["s", "t"], Verdict::Purged),
+            (Target::PurgedTag("t"), "t", &["tt"], Verdict::Valid),
+            (Target::Revision("x"), "/a", &[], Verdict::Stale),
         ];
         for (target, key, tags, void) in table {
             let known = known(&[(*target, 7)]);
@@ -594,7 +588,7 @@ mod tests {
             );
             assert_eq!(
                 known.judge(key, &metadata(7, tags)),
-                Freshness::Fresh,
+                Verdict::Valid,
                 "{target:?} {key}"
             );
         }
@@ -614,10 +608,10 @@ mod tests {
             [1, 0, 0]
         );
         assert_eq!((all.seen().0, all.latest().0), (5, 5));
-        assert_eq!(all.judge("/p", &metadata(0, &[])), Freshness::Purged);
-        assert_eq!(all.judge("/a", &metadata(3, &[])), Freshness::Stale);
-        assert_eq!(all.judge("/b", &metadata(4, &[])), Freshness::Stale);
-        assert_eq!(all.judge("/a", &metadata(4, &[])), Freshness::Fresh);
+        assert_eq!(all.judge("/p", &metadata(0, &[])), Verdict::Purged);
+        assert_eq!(all.judge("/a", &metadata(3, &[])), Verdict::Stale);
+        assert_eq!(all.judge("/b", &metadata(4, &[])), Verdict::Stale);
+        assert_eq!(all.judge("/a", &metadata(4, &[])), Verdict::Valid);
     }
 
     /// Returns the name that a process says which has just begun.
@@ -647,13 +641,13 @@ mod tests {
         };
         assert_eq!(
             began.judge("/", &version(Revised::In(Epoch(8)))),
-            Freshness::Stale
+            Verdict::Stale
         );
         let own = version(began.revision());
-        assert_eq!(began.judge("/", &own), Freshness::Fresh);
+        assert_eq!(began.judge("/", &own), Verdict::Valid);
         began.learn(&[("revision:1;7".to_owned(), Epoch(12))]);
         assert_eq!(began.unsaid_revision(), None);
-        assert_eq!(began.judge("/", &own), Freshness::Stale);
+        assert_eq!(began.judge("/", &own), Verdict::Stale);
         let returned = seen(&[both[0], both[1], ("revision:1;7", 9)]);
         assert_eq!(
             (said(&returned), returned.revision()),
@@ -661,11 +655,11 @@ mod tests {
         );
         assert_eq!(
             returned.judge("/", &version(Revised::In(Epoch(7)))),
-            Freshness::Stale
+            Verdict::Stale
         );
         assert_eq!(
             returned.judge("/", &version(Revised::In(Epoch(9)))),
-            Freshness::Fresh
+            Verdict::Valid
         );
         // Another revision, whose name only begins in the same way.
         let other = seen(&[both[0], ("revision:1;", 4), ("revision:1;x", 5)]);
@@ -702,21 +696,21 @@ mod tests {
         assert_eq!((all.seen().0, all.latest().0), (2, 2), "not all are known");
         all.have_seen(Epoch(9));
         assert_eq!((all.seen().0, all.latest().0), (9, 9));
-        assert_eq!(all.judge("/a", &metadata(8, &[])), Freshness::Stale);
-        assert_eq!(all.judge("/a", &metadata(9, &[])), Freshness::Fresh);
-        assert_eq!(all.judge("/p", &metadata(1, &[])), Freshness::Purged);
+        assert_eq!(all.judge("/a", &metadata(8, &[])), Verdict::Stale);
+        assert_eq!(all.judge("/a", &metadata(9, &[])), Verdict::Valid);
+        assert_eq!(all.judge("/p", &metadata(1, &[])), Verdict::Purged);
         all.affect_all(NameList::Purged, Epoch(8));
-        assert_eq!(all.judge("/a", &metadata(7, &[])), Freshness::Purged);
-        assert_eq!(all.judge("/a", &metadata(8, &[])), Freshness::Stale);
+        assert_eq!(all.judge("/a", &metadata(7, &[])), Verdict::Purged);
+        assert_eq!(all.judge("/a", &metadata(8, &[])), Verdict::Stale);
     }
 
     #[test]
     fn too_many_names_count_as_everything_of_their_list_but_for_the_latest() {
         for (kinds, effect) in [
-            (["key:", "tag:", "prefix:/"], Freshness::Stale),
+            (["key:", "tag:", "prefix:/"], Verdict::Stale),
             (
                 ["purged:", "purged_tag:", "purged_prefix:/"],
-                Freshness::Purged,
+                Verdict::Purged,
             ),
         ] {
             let names = |range: std::ops::Range<i64>| {
@@ -729,7 +723,7 @@ mod tests {
             let all = Invalidations::new(None);
             let most = i64::try_from(MOST).expect("fits");
             all.learn(&names(1..most + 1));
-            assert_eq!(all.judge("?", &metadata(0, &[])), Freshness::Fresh);
+            assert_eq!(all.judge("?", &metadata(0, &[])), Verdict::Valid);
             all.learn(&names(most + 1..most + 2));
             let left = all.read(|list| {
                 let effects = [&list.effects.stale, &list.effects.purged].map(Effect::names);
@@ -742,7 +736,7 @@ mod tests {
             assert_eq!(left, KEPT);
             let dropped = most + 1 - i64::try_from(KEPT).expect("fits");
             assert_eq!(all.judge("?", &metadata(dropped - 1, &[])), effect);
-            assert_eq!(all.judge("?", &metadata(dropped, &[])), Freshness::Fresh);
+            assert_eq!(all.judge("?", &metadata(dropped, &[])), Verdict::Valid);
             let last = format!("{}", most + 1);
             assert_eq!(all.judge(&last, &metadata(most, &[])), effect);
         }
@@ -752,13 +746,13 @@ mod tests {
     fn invalidation_learned_twice_or_late_changes_nothing() {
         let known = known(&[(Target::Key("/a"), 9)]);
         known.add("key:/a", Epoch(4));
-        assert_eq!(known.judge("/a", &metadata(8, &[])), Freshness::Stale);
+        assert_eq!(known.judge("/a", &metadata(8, &[])), Verdict::Stale);
         known.learn(&[]);
         assert_eq!(known.seen(), Epoch(9));
         // The process adds its own invalidation of epoch 12 before it learns the epochs 10 and 11
         // of other processes.
         known.add("key:/b", Epoch(12));
         assert_eq!((known.seen().0, known.latest().0), (9, 12));
-        assert_eq!(known.judge("/b", &metadata(9, &[])), Freshness::Stale);
+        assert_eq!(known.judge("/b", &metadata(9, &[])), Verdict::Stale);
     }
 }

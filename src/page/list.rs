@@ -127,7 +127,7 @@ impl Pages {
         };
         let freshness = by_age
             .max(undated)
-            .max(self.invalidations.judge(&key, &metadata));
+            .max(self.invalidations.judge(&key, &metadata).into());
         let lock = LockInfo::of(row.lock);
         let cools_down = lock.cools_down();
         let state = match freshness {

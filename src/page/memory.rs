@@ -11,7 +11,7 @@ use quick_cache::{Lifecycle, OptionsBuilder, Weighter, sync::Cache};
 
 use crate::{
     event::Observer,
-    page::{Freshness, Invalidations, Known, Page, Version},
+    page::{Invalidations, Known, Page, Version, flight::Verdict},
 };
 
 /// The approximate size of an entry beside its text and content: the version, map entries, counters
@@ -121,7 +121,7 @@ impl Memory {
                 Known::Version(version) => &version.page.meta,
                 Known::HitForPass { meta, .. } | Known::Cooldown { meta, .. } => meta,
             };
-            alone.judge(&key, &meta.stored) != Freshness::Fresh
+            alone.judge(&key, &meta.stored) != Verdict::Valid
         })
     }
 

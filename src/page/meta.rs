@@ -19,7 +19,7 @@ use crate::{
     key,
     page::{
         Invalidations,
-        flight::{AsOf, Freshness, Revised, Sighting, Verdicts},
+        flight::{AsOf, Revised, Sighting, Verdict, Verdicts},
     },
     policy::{GenerationTimes, Refresh},
     timing::PROVISIONAL,
@@ -277,25 +277,25 @@ impl Verdicts for Invalidations {
     }
 
     /// Judges the metadata. A verdict never improves: the worse one of the last and the new one holds.
-    fn judge(&self, meta: &Meta) -> Freshness {
+    fn judge(&self, meta: &Meta) -> Verdict {
         let changes = self.changes();
         let cached = meta.verdict.load(Relaxed);
         let verdict = if cached >> 2 == changes {
             cached & 3
         } else {
             let verdict = match self.judge(&meta.key, &meta.stored) {
-                Freshness::Purged => 2,
-                Freshness::Fresh => 0,
-                _ => 1,
+                Verdict::Valid => 0,
+                Verdict::Stale => 1,
+                Verdict::Purged => 2,
             };
             let verdict = verdict.max(cached & 3);
             meta.verdict.store(changes << 2 | verdict, Relaxed);
             verdict
         };
         match verdict {
-            0 => Freshness::Fresh,
-            1 => Freshness::Stale,
-            _ => Freshness::Purged,
+            0 => Verdict::Valid,
+            1 => Verdict::Stale,
+            _ => Verdict::Purged,
         }
     }
 }

@@ -205,14 +205,16 @@ impl fmt::Debug for Representations {
     }
 }
 
-/// The headers for which [`Representation::hit`] has places, in this order.
-static PLACED: [HeaderName; PLACES] = [
-    header::AGE,
-    header::CACHE_STATUS,
-    header::DATE,
-    header::CACHE_CONTROL,
-];
+/// The headers, beside `Age`, for which [`Representation::hit`] has a place. The content's own `Date`,
+/// `Cache-Control` and `Expires` stay, and its `Cache-Status` stays before the layer's.
+#[derive(Clone, Copy)]
+struct Places {
+    cache_status: bool,
+    date: bool,
+    cache_control: bool,
+}
 
+/// The most places, with that of `Age`.
 const PLACES: usize = 4;
 
 /// The headers of a hit that are not the content's own.
@@ -233,13 +235,11 @@ pub(crate) struct HitHeaders<'a> {
 #[derive(Clone)]
 pub(crate) struct Representation {
     pub(crate) content: Response<Bytes>,
-    /// The headers of a hit: first the places of [`PLACED`], with `no-cache` in each, then the
-    /// generated validators, the tag in its strong form, and then the content's. To copy them and to
+    /// The headers of a hit: first `Age` and the [`Places`], in this order and with `no-cache` in each, then
+    /// the generated validators, the tag in its strong form, and then the content's. To copy them and to
     /// fill the places takes fewer instructions than to insert headers.
     pub(crate) hit: HeaderMap,
-    /// The headers of [`PLACED`] that have a place. The content's own `Date`, `Cache-Control` and
-    /// `Expires` stay, and its `Cache-Status` stays before the layer's.
-    has_place: [bool; PLACES],
+    places: Places,
     /// The generated entity tag in its weak form.
     pub(crate) weak_tag: Option<HeaderValue>,
     /// The generated `Last-Modified`, in seconds since 1970.
@@ -258,15 +258,22 @@ impl Representation {
         let is_plain = !own.contains_key(header::CONTENT_ENCODING);
         let tag = own.get(header::ETAG);
         let tag = tag.filter(|tag| is_plain && entity_tag::is_generated(tag));
-        let has_place = [
-            true,
-            !own.contains_key(header::CACHE_STATUS),
-            !own.contains_key(header::DATE),
-            !own.contains_key(header::CACHE_CONTROL) && !own.contains_key(header::EXPIRES),
-        ];
+        let places = Places {
+            cache_status: !own.contains_key(header::CACHE_STATUS),
+            date: !own.contains_key(header::DATE),
+            cache_control: !own.contains_key(header::CACHE_CONTROL)
+                && !own.contains_key(header::EXPIRES),
+        };
         let mut hit = HeaderMap::with_capacity(own.len() + PLACES + 1);
-        for (name, _) in PLACED.iter().zip(has_place).filter(|(_, it)| *it) {
-            hit.insert(name, HeaderValue::from_static("no-cache"));
+        for (has_place, name) in [
+            (true, header::AGE),
+            (places.cache_status, header::CACHE_STATUS),
+            (places.date, header::DATE),
+            (places.cache_control, header::CACHE_CONTROL),
+        ] {
+            if has_place {
+                hit.insert(name, HeaderValue::from_static("no-cache"));
+            }
         }
         if let Some(tag) = tag {
             hit.insert(header::ETAG, tag.clone());
@@ -283,7 +290,7 @@ impl Representation {
         Self {
             content,
             hit,
-            has_place,
+            places,
             weak_tag,
             modified: modified.map(|(seconds, _)| seconds),
         }
@@ -292,29 +299,35 @@ impl Representation {
     /// Fills the places in a copy of [`hit`](Self::hit).
     #[inline(always)]
     pub(crate) fn fill(&self, headers: &mut HeaderMap, of_hit: &HitHeaders<'_>) {
-        let mut places = headers.values_mut();
-        let values = [
-            Some(of_hit.age),
-            of_hit.cache_status,
-            of_hit.date,
-            of_hit.cache_control,
-        ];
-        for (has_place, value) in self.has_place.iter().zip(values) {
-            if *has_place && let (Some(place), Some(value)) = (places.next(), value) {
+        let Places {
+            cache_status,
+            date,
+            cache_control,
+        } = self.places;
+        let mut values = headers.values_mut();
+        let mut fill_next = |value: Option<&HeaderValue>| {
+            if let (Some(place), Some(value)) = (values.next(), value) {
                 place.clone_from(value);
             }
+        };
+        fill_next(Some(of_hit.age));
+        if cache_status {
+            fill_next(of_hit.cache_status);
+        }
+        if date {
+            fill_next(of_hit.date);
+        }
+        if cache_control {
+            fill_next(of_hit.cache_control);
         }
         // The tag is next to the places.
-        if of_hit.has_weak_tag
-            && let (Some(place), Some(tag)) = (places.next(), &self.weak_tag)
-        {
-            place.clone_from(tag);
+        if of_hit.has_weak_tag {
+            fill_next(self.weak_tag.as_ref());
         }
         if !of_hit.is_dated && self.modified.is_some() {
             headers.remove(header::LAST_MODIFIED);
         }
-        let [_, has_status_place, ..] = self.has_place;
-        if of_hit.cache_status.is_none() || of_hit.date.is_none() || !has_status_place {
+        if of_hit.cache_status.is_none() || of_hit.date.is_none() || !cache_status {
             self.complete(headers, of_hit);
         }
     }
@@ -322,15 +335,14 @@ impl Representation {
     /// Removes places without a value, and adds the status beside the content's own.
     #[cold]
     fn complete(&self, headers: &mut HeaderMap, of_hit: &HitHeaders<'_>) {
-        let [_, has_status_place, has_date_place, _] = self.has_place;
         match of_hit.cache_status {
-            None if has_status_place => drop(headers.remove(header::CACHE_STATUS)),
-            Some(status) if !has_status_place => {
+            None if self.places.cache_status => drop(headers.remove(header::CACHE_STATUS)),
+            Some(status) if !self.places.cache_status => {
                 headers.append(header::CACHE_STATUS, status.clone());
             }
             _ => {}
         }
-        if of_hit.date.is_none() && has_date_place {
+        if of_hit.date.is_none() && self.places.date {
             headers.remove(header::DATE);
         }
     }
@@ -352,8 +364,7 @@ impl Representation {
             is_dated: false,
         };
         self.fill(headers, &of_hit);
-        let [.., has_control_place] = self.has_place;
-        if has_control_place {
+        if self.places.cache_control {
             headers.remove(header::CACHE_CONTROL);
         }
         if self.weak_tag.is_some() {

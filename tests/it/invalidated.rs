@@ -478,6 +478,27 @@ async fn purged_page_is_not_served_by_a_process_that_slept_through_the_purge() {
     assert!(replies.iter().all(|reply| reply.run() == begun + 1));
 }
 
+/// Visitors who invent keys keep no page out that was stored before, and that another process purges.
+#[tokio::test(start_paused = true)]
+async fn purged_page_is_stored_again_while_visitors_invent_keys() {
+    let (shared, origin) = (Shared::new(), Origin::default());
+    let layer = shared.site().layer(Refresh::every(24 * LONG)).max_keys(1);
+    let app = here(origin.router().layer(layer));
+    let run = async |path: &str| get(app, path).await.run();
+    assert_eq!(run("/p").await, 1);
+    // Until the layer has forgotten the key of the page, which is in memory and needs no admission.
+    for invented in 0..90 {
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let path = format!("/invented/{invented}");
+        assert_ne!(run(&path).await, run(&path).await, "it is not stored");
+    }
+    shared.site().purge("/p").await.expect("is done");
+    synced().await;
+    let stored = run("/p").await;
+    assert!(stored > 1);
+    assert_eq!(run("/p").await, stored);
+}
+
 /// A deploy: the client leaves while the service is shutting down, and the process ends after that. `fails`:
 /// the database fails meanwhile, as during a failover.
 #[test]

@@ -56,7 +56,7 @@ async fn missing_and_stale_pages_are_generated_and_fresh_ones_are_read() {
     let theirs = self::app(&other, &origin, Refresh::every(DAY).in_background());
     let paths = ["/a", "/b", "/c", "/d", "no path"];
     let mut report = other.warm(theirs.clone(), paths).await;
-    report.sort();
+    report.sort_by(|(one, _), (other, _)| one.cmp(other));
     let outcomes: Vec<_> = report.iter().map(|(path, it)| (&**path, *it)).collect();
     assert_eq!(
         outcomes,
@@ -104,7 +104,7 @@ async fn failures_and_uncached_paths_are_told_apart() {
     let mut report = site
         .warm(app, ["/fails", "/panics", "/plain", "/private"])
         .await;
-    report.sort();
+    report.sort_by(|(one, _), (other, _)| one.cmp(other));
     let outcomes: Vec<_> = report.into_iter().map(|(_, it)| it).collect();
     let private = Served::Bypass(Bypass::Private);
     let failed = Some(Served::Failed);
@@ -231,7 +231,7 @@ async fn page_that_is_not_stored_says_why() {
     let mut report = site
         .regenerate(app, ["/extended", "/redirects", "/status"])
         .await;
-    report.sort();
+    report.sort_by(|(one, _), (other, _)| one.cmp(other));
     let answers: Vec<_> = report.into_iter().map(|(_, served)| served).collect();
     let why = [Bypass::UndeclaredExtension, Bypass::Status, Bypass::Status];
     assert_eq!(answers, why.map(|why| Some(Served::Bypass(why))));

@@ -8,7 +8,8 @@ use crate::words;
 pub const TABLE_PREFIX: &str = "perennial_";
 
 words! {
-    /// The kind of a lock. Each kind has its own names.
+    /// The kind of a lock, in the order of lists. Each kind has its own names.
+    #[derive(PartialOrd, Ord)]
     pub enum LockKind("kind of a lock") {
         /// A lock of Perennial's own housekeeping.
         Housekeeping => "housekeeping",

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use perennial_store::Fence;
 
 use super::{
-    Answer, AsOf, Decision, Ended, Event, Freshness, Generated, Known, Origin, Page, Phase, Shown,
-    Step, Version,
+    Answer, AsOf, Decision, Ended, Event, Generated, Known, Origin, Page, Phase, Shown, Step,
+    Verdict, Version,
 };
 use crate::{
     clock::Tick,
@@ -116,7 +116,7 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
             Origin::Published { latest: true },
         );
         new.replaces =
-            newest.is_some_and(|newest| newest.invalidated(self.facts.list) != Freshness::Purged);
+            newest.is_some_and(|newest| newest.invalidated(self.facts.list) != Verdict::Purged);
         let Some(fence) = lease else {
             self.ended(Outcome::Unsaved);
             self.serve_unsaved(&new);

@@ -22,8 +22,8 @@ pub(crate) trait Verdicts: fmt::Debug + Sync {
     /// The number of times that this process has seen new rows of the outbox, which have no epoch yet. See
     /// `invalidation.rs`.
     fn sightings(&self) -> Sighting;
-    /// Returns [`Freshness::Fresh`] if no invalidation applies, or else `Stale` or `Purged`.
-    fn judge(&self, meta: &Meta) -> Freshness;
+    /// Returns the effect of the invalidations on a version with these metadata.
+    fn judge(&self, meta: &Meta) -> Verdict;
 }
 
 /// The number of a sighting of rows of the outbox without an epoch, in one process. See `invalidation.rs`.
@@ -78,7 +78,29 @@ pub(crate) struct AsOf {
     pub(crate) revision: Revised,
 }
 
-/// The freshness of a version. Of two verdicts on a version, the greater one holds.
+/// The effect of the invalidations on a version. Of two verdicts on a version, the greater one holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Verdict {
+    /// None applies.
+    Valid,
+    /// The version is stale, and served while a regeneration runs.
+    Stale,
+    /// The version is not served.
+    Purged,
+}
+
+impl From<Verdict> for Freshness {
+    /// Returns the freshness of a version that is young enough.
+    fn from(verdict: Verdict) -> Self {
+        match verdict {
+            Verdict::Valid => Self::Fresh,
+            Verdict::Stale => Self::Stale,
+            Verdict::Purged => Self::Purged,
+        }
+    }
+}
+
+/// The freshness of a version, by its age and by the invalidations. Of two verdicts on a version, the greater one holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Freshness {
     /// Younger than the interval.
@@ -211,11 +233,11 @@ impl<B> Version<B> {
     }
 
     /// Returns the effect of the invalidations on the version.
-    pub(crate) fn invalidated(&self, list: &dyn Verdicts) -> Freshness {
+    pub(crate) fn invalidated(&self, list: &dyn Verdicts) -> Verdict {
         let undated = if self.undated {
-            Freshness::Stale
+            Verdict::Stale
         } else {
-            Freshness::Fresh
+            Verdict::Valid
         };
         list.judge(&self.page.meta).max(undated)
     }
@@ -231,10 +253,8 @@ impl<B> Version<B> {
             by_age => by_age,
         };
         let invalidated = match self.invalidated(facts.list) {
-            Freshness::Stale if self.page.meta.stored.epoch < facts.not_before => {
-                Freshness::Expired
-            }
-            invalidated => invalidated,
+            Verdict::Stale if self.page.meta.stored.epoch < facts.not_before => Freshness::Expired,
+            verdict => verdict.into(),
         };
         by_age.max(invalidated)
     }
@@ -245,7 +265,7 @@ impl<B> Version<B> {
         let stale = self.born + self.page.meta.terms(policy).interval;
         let ttl = (stale.0 - now.0).div_euclid(1_000_000);
         match self.invalidated(list) {
-            Freshness::Fresh => ttl,
+            Verdict::Valid => ttl,
             _ => ttl.min(-1),
         }
     }
@@ -379,7 +399,7 @@ impl<B> Known<B> {
                 Freshness::Stale | Freshness::Expired => Lookup::Stale,
             },
             Self::HitForPass { until, why, meta }
-                if facts.now < until && facts.list.judge(&meta) == Freshness::Fresh =>
+                if facts.now < until && facts.list.judge(&meta) == Verdict::Valid =>
             {
                 Lookup::Hit(Answer::Pass(why))
             }
@@ -388,7 +408,7 @@ impl<B> Known<B> {
                 ask_again_at,
                 meta,
                 ..
-            } if facts.now < ask_again_at && facts.list.judge(&meta) != Freshness::Purged => {
+            } if facts.now < ask_again_at && facts.list.judge(&meta) != Verdict::Purged => {
                 let retry_in = until - facts.now;
                 Lookup::Hit(Answer::Unavailable { retry_in })
             }

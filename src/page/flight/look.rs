@@ -6,7 +6,7 @@ use perennial_store::{Epoch, Fence};
 
 use super::{
     Answer, AsOf, Decision, Facts, Found, Freshness, HeldElsewhere, Known, Origin, Phase, Shown,
-    Step, Version,
+    Step, Verdict, Version,
 };
 use crate::{
     clock::Tick,
@@ -28,9 +28,9 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
             && newest.origin == (Origin::Published { latest: true })
         {
             newest.origin = Origin::Published { latest: false };
-            let (seen, valid) = (newest.fence, newest.invalidated(self.facts.list));
+            let (seen, verdict) = (newest.fence, newest.invalidated(self.facts.list));
             self.effect.known = Some(Known::Version(newest.clone().into()));
-            if valid == Freshness::Fresh {
+            if verdict == Verdict::Valid {
                 // Unless another process has acquired the lock since, the lock's fence is the fence
                 // of this process's own version, and a probe is needless.
                 return self.enter(Phase::Acquiring { probed: None }, Step::Acquire { seen });
@@ -162,7 +162,7 @@ impl<B: Clone + PartialEq> Decision<'_, B> {
     /// accordingly.
     pub(super) fn cools_down(&mut self) -> Option<(Tick, Arc<Meta>)> {
         let (until, meta) = self.flight.cooldown.clone()?;
-        if self.facts.now >= until || self.facts.list.judge(&meta) == Freshness::Purged {
+        if self.facts.now >= until || self.facts.list.judge(&meta) == Verdict::Purged {
             return None;
         }
         let retry_in = until - self.facts.now;

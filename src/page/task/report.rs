@@ -8,7 +8,7 @@ use crate::{
     http::terms::Terms,
     page::{
         Event, Facts, Version,
-        flight::{Ended, Found, Freshness, Generated},
+        flight::{Ended, Found, Freshness, Generated, Verdict},
         history::PastVersion,
         meta::Description,
     },
@@ -22,7 +22,7 @@ fn reason(newest: Option<&Version>, facts: &Facts<'_>) -> Reason {
     match newest.freshness(facts) {
         Freshness::Purged => Reason::Purged,
         Freshness::Expired => Reason::Expired,
-        _ if newest.invalidated(facts.list) != Freshness::Fresh => Reason::Invalidated,
+        _ if newest.invalidated(facts.list) != Verdict::Valid => Reason::Invalidated,
         Freshness::Fresh | Freshness::Stale => Reason::Stale,
     }
 }

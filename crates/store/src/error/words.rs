@@ -13,7 +13,7 @@ macro_rules! words {
         }
     ) => {
         $(#[$attribute])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum $type {
             $($(#[$on_variant])* $variant $(($inner))?,)+

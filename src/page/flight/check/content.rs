@@ -8,7 +8,7 @@ use crate::{
     extensions::Tags,
     page::{
         Meta,
-        flight::{AsOf, Freshness, Page, Revised, Sighting, Verdicts, Version},
+        flight::{AsOf, Page, Revised, Sighting, Verdict, Verdicts, Version},
     },
 };
 
@@ -97,7 +97,7 @@ impl Verdicts for ModelList {
         Sighting::default()
     }
 
-    fn judge(&self, meta: &Meta) -> Freshness {
+    fn judge(&self, meta: &Meta) -> Verdict {
         let metadata = meta.as_of();
         let Marks {
             stale,
@@ -106,11 +106,11 @@ impl Verdicts for ModelList {
             ..
         } = self.marks;
         if purged > metadata.epoch && !self.ignores_purges {
-            Freshness::Purged
+            Verdict::Purged
         } else if stale.max(revision) > metadata.epoch || metadata.revision < self.revision() {
-            Freshness::Stale
+            Verdict::Stale
         } else {
-            Freshness::Fresh
+            Verdict::Valid
         }
     }
 }
