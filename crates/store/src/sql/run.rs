@@ -12,7 +12,7 @@ use tracing::{Dispatch, instrument::WithSubscriber};
 #[cfg(feature = "sqlite")]
 use sqlx::sqlite::SqliteConnectOptions;
 
-#[cfg(any(feature = "postgres", feature = "mysql"))]
+#[cfg(feature = "mysql")]
 use crate::sql::guard::setting;
 use crate::{
     fence::{Epoch, Fence},
