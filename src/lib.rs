@@ -93,7 +93,7 @@ pub mod entries {
 
     pub use crate::page::{
         entries::{Entry, EntryFilter, EntryPage, EntryState},
-        explain::{ExplainedCooldown, ExplainedVersion, Explanation, Place, VersionState},
+        explain::{ExplainedCooldown, ExplainedVersion, Explanation, VersionState},
         history::PastVersion,
     };
 }

@@ -150,7 +150,7 @@ const USES: [(&str, &[&str]); 8] = [
 ];
 
 /// The most public types that the root crate defines. Those of the store that it shows count there.
-const PUBLIC_TYPES: usize = 30;
+const PUBLIC_TYPES: usize = 33;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

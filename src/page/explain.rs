@@ -49,8 +49,8 @@ pub struct Explanation {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ExplainedVersion {
-    /// The place where the version was found.
-    pub place: Place,
+    /// The version is in the memory of this process; false: in the database alone.
+    pub in_memory: bool,
     /// The state of the version.
     pub state: VersionState,
     /// The age.
@@ -89,16 +89,6 @@ pub struct ExplainedCooldown {
     /// The error of the last one with its causes, at most 1,000 bytes of them; `None`: another process has
     /// it in its log.
     pub error: Option<String>,
-}
-
-words! {
-    /// The place of a version.
-    pub enum Place("place of a version") {
-        /// The memory of the process that explains.
-        Memory => "memory",
-        /// The database.
-        Database => "database",
-    }
 }
 
 words! {
@@ -167,11 +157,11 @@ impl Explanation {
 }
 
 impl ExplainedVersion {
-    fn new(version: &Version, facts: &Facts<'_>, place: Place) -> Self {
+    fn new(version: &Version, facts: &Facts<'_>, in_memory: bool) -> Self {
         let meta = &version.page.meta;
         let is_invalidated = version.invalidated(facts.list) != Verdict::Valid;
         Self {
-            place,
+            in_memory,
             state: match version.freshness(facts) {
                 Freshness::Fresh => VersionState::Fresh,
                 Freshness::Stale if is_invalidated => VersionState::Invalidated,
@@ -214,8 +204,8 @@ impl Pages {
             matches!(known, Known::Version(_))
                 || matches!(known.clone().look(&facts, || false), Lookup::Hit(_))
         });
-        let (version, place) = match known {
-            Some(Known::Version(version)) => (version, Place::Memory),
+        let (version, in_memory) = match known {
+            Some(Known::Version(version)) => (version, true),
             Some(Known::HitForPass { until, why, .. }) => {
                 return Ok(Explanation {
                     holds_for: Some(until - facts.now),
@@ -246,10 +236,10 @@ impl Pages {
                     return Ok(self.explain_missing(&probed.lock));
                 };
                 let version = Version::stored(key, entry, asked, policy, None);
-                (Arc::new(version), Place::Database)
+                (Arc::new(version), false)
             }
         };
-        let found = ExplainedVersion::new(&version, &self.facts(key, policy), place);
+        let found = ExplainedVersion::new(&version, &self.facts(key, policy), in_memory);
         let explanation = Explanation::new(found.served());
         let explanation = match explanation.served {
             Served::Stale => {

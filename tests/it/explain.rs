@@ -18,7 +18,7 @@ use axum::{
 };
 use perennial::{
     Builder, Event, Key, Mode, Perennial, Refresh,
-    entries::{Explanation, Place, VersionState},
+    entries::{Explanation, VersionState},
     event::{Bypass, Served},
 };
 use perennial_testing::{Database, advance};
@@ -185,7 +185,7 @@ async fn each_answer_is_explained_before_and_as_it_comes() {
     assert_eq!(explanation.served, Served::Hit);
     assert_eq!(explanation.key.as_deref(), Some("/page"));
     let version = explanation.version.expect("is found");
-    assert_eq!(version.place, Place::Database);
+    assert!(!version.in_memory);
     assert_eq!(version.tags, ["list"]);
     assert_eq!(version.interval, HOUR);
     assert_eq!(other.explain("/failing").await.served, Served::Unavailable);

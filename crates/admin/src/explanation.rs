@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use perennial::{
-    entries::{ExplainedCooldown, ExplainedVersion, Explanation, Place, VersionState, visible},
+    entries::{ExplainedCooldown, ExplainedVersion, Explanation, VersionState, visible},
     event::{Bypass, Served},
 };
 
@@ -71,9 +71,10 @@ fn state_of(version: &ExplainedVersion) -> String {
         other => other.as_str(),
     };
     let [age, interval] = [version.age, version.interval].map(|time| time.as_secs());
-    let place = match version.place {
-        Place::Memory => "memory",
-        _ => "the database",
+    let place = if version.in_memory {
+        "memory"
+    } else {
+        "the database"
     };
     format!("The version in {place} {state}: {age} s old, of an interval of {interval} s.")
 }
@@ -203,7 +204,7 @@ mod tests {
         let explanation = r#"{
             "served": "stale", "layer": "/books", "key": "/books", "is_running": false, "holds_for_s": null,
             "version": {
-                "place": "memory", "state": "old", "age_s": 90.5, "interval_s": 60.0, "tags": [], "parts": []
+                "in_memory": true, "state": "old", "age_s": 90.5, "interval_s": 60.0, "tags": [], "parts": []
             },
             "cooldown": { "left_s": 4.2, "failures": 2, "error": "no column \u001b" },
             "hidden_headers": ["cookie"]

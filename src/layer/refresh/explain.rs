@@ -26,7 +26,7 @@ pub(crate) fn digest(token: &[u8]) -> [u8; 32] {
 /// Returns true for a request for an explanation. A site with a token removes its header from each
 /// request.
 #[inline]
-pub(super) fn is_asked(parts: &mut Parts, layer: &RefreshLayer) -> bool {
+pub(super) fn is_asked(parts: &mut Parts, layer: &RefreshLayer, purpose: Option<Purpose>) -> bool {
     let by_token = match layer.pages.settings.explain_token {
         Some(token) => {
             let given = parts.headers.remove(EXPLAIN);
@@ -34,8 +34,7 @@ pub(super) fn is_asked(parts: &mut Parts, layer: &RefreshLayer) -> bool {
         }
         None => false,
     };
-    let own = OwnRequest::of(&parts.extensions);
-    by_token || own.is_some_and(|own| own.is_for(Purpose::Explain))
+    by_token || purpose == Some(Purpose::Explain)
 }
 
 /// Explains the answer to a request, as JSON. Generates and stores nothing.

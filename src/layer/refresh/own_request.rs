@@ -57,8 +57,8 @@ impl OwnRequest {
         extensions.get()
     }
 
-    pub(super) fn is_for(&self, purpose: Purpose) -> bool {
-        self.purpose == purpose
+    pub(super) fn purpose(&self) -> Purpose {
+        self.purpose
     }
 
     /// Returns the layer's answer; `None`: no layer has answered.

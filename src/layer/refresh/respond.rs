@@ -51,6 +51,7 @@ impl RefreshLayer {
         Forwarded { why, collapsed }: Forwarded,
         arrived: Option<Tick>,
     ) -> Result<Response<ResponseBody<B>>, Bypass> {
+        let own_request = OwnRequest::of(&parts.extensions);
         let (response, how) = match answer {
             Answer::Version(version) => {
                 let made = arrived.filter(|arrived| version.is_made_since(*arrived));
@@ -69,7 +70,7 @@ impl RefreshLayer {
                     stored: !version.is_unsaved(),
                     collapsed,
                 });
-                return Ok(self.give(&version, parts, now, made));
+                return Ok(self.give(&version, parts, now, made, own_request));
             }
             Answer::Failed(Failure {
                 response: Some(response),
@@ -89,20 +90,22 @@ impl RefreshLayer {
             ),
             Answer::Pass(why) => return Err(why),
         };
-        self.served(how, OwnRequest::of(&parts.extensions));
+        self.served(how, own_request);
         let headers = response.headers().clone();
         let mut response = outgoing::give(&response, headers, parts.method == Method::HEAD);
         self.set_cache_status(response.headers_mut(), how);
         Ok(response)
     }
 
-    /// Returns a version for a request. `made`: the version was generated for the request.
+    /// Returns a version for a request. `made`: the version was generated for the request. `own_request`: the
+    /// request is the application's.
     pub(super) fn give<B>(
         &self,
         version: &Version,
         parts: &Parts,
         now: Tick,
         made: Option<Handling>,
+        own_request: Option<&OwnRequest>,
     ) -> Response<ResponseBody<B>> {
         let page = &version.page;
         #[cfg(feature = "compression")]
@@ -115,7 +118,7 @@ impl RefreshLayer {
         let ttl = version.ttl(now, &self.policy, &self.pages.invalidations);
         let hit = HitFacts::new(made_at, now, ttl, self.policy.browser_cache);
         let how = made.unwrap_or(Handling::Hit { ttl: hit.ttl });
-        self.served(how, OwnRequest::of(&parts.extensions));
+        self.served(how, own_request);
         if hit.ttl < 0 && made.is_none() {
             let since = Duration::from_secs(hit.ttl.unsigned_abs());
             self.pages.observer().stale(since);

@@ -95,7 +95,9 @@ where
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let Shared { layer, .. } = &*self.0;
         let (mut parts, body) = request.into_parts();
-        if explain::is_asked(&mut parts, layer) {
+        // `None`: the request is a visitor's.
+        let purpose = OwnRequest::of(&parts.extensions).map(OwnRequest::purpose);
+        if explain::is_asked(&mut parts, layer, purpose) {
             return ResponseFuture::waiting(explain::explain(layer.clone(), parts));
         }
         let pass = |parts, body, why| {
@@ -129,15 +131,15 @@ where
         } else {
             None
         };
-        let is_forced = OwnRequest::of(&parts.extensions)
-            .is_some_and(|request| request.is_for(Purpose::Regenerate));
-        let is_usual = run.is_none() && own.is_none() && !is_forced;
+        let is_usual = run.is_none() && own.is_none() && purpose.is_none();
         match layer.pages.look(&resource.key, &layer.policy, now) {
             Lookup::Hit(Answer::Version(version)) if is_usual => {
-                ResponseFuture::ready(layer.give(&version, &parts, now, None))
+                ResponseFuture::ready(layer.give(&version, &parts, now, None, None))
             }
             Lookup::Hit(answer)
-                if !is_forced && run.is_none() && !matches!(answer, Answer::Version(_)) =>
+                if run.is_none()
+                    && purpose != Some(Purpose::Regenerate)
+                    && (own.is_none() || !matches!(answer, Answer::Version(_))) =>
             {
                 let forwarded = Forwarded::leading(Forward::Bypass);
                 match layer.respond(answer, &parts, now, forwarded, None) {
@@ -270,7 +272,7 @@ where
     let own_request = OwnRequest::of(&parts.extensions).cloned();
     let forced = own_request
         .as_ref()
-        .filter(|request| request.is_for(Purpose::Regenerate));
+        .filter(|request| request.purpose() == Purpose::Regenerate);
     let make = || {
         let request = generating.clone().map(|()| ReqBody::default());
         let generator = generate(Arc::clone(&shared), request);
