@@ -16,12 +16,12 @@ use std::{sync::Arc, time::Duration};
 
 use perennial_store::error::words::seconds;
 
-use perennial_store::{Epoch, Fence, LockKind};
+use perennial_store::{Fence, LockKind};
 
 pub use counters::Stats;
 pub use observer::Events;
 pub(crate) use observer::{Frequent, Observer};
-pub use perennial_store::LockLoss;
+pub use perennial_store::{Epoch, LockLoss};
 pub use words::{Bypass, Outcome, Reason, Served};
 
 /// An event of a site in this process.

@@ -12,7 +12,7 @@ use std::{
 };
 
 use perennial_store::{
-    Epoch, Error, Invalidate, Invalidated, LatestEpoch, LatestNames, NameList, locked,
+    Epoch, Error, Invalidate, Invalidated, LatestEpoch, LatestNames, NameList, PurgedUntil, locked,
 };
 use tokio::{runtime::Handle, sync::watch, time::Instant};
 use tracing::Instrument;
@@ -304,6 +304,10 @@ impl Pages {
         for list in [NameList::Revisions, NameList::Purged, NameList::Stale] {
             self.read_latest(list, latest, progress).await?;
         }
+        // A name that was pruned before it was read is in none of these lists. The purge of everything that
+        // was stored in its place may be in a part of its list that was read before.
+        let until = self.store.call(PurgedUntil {}).await?;
+        self.invalidations.affect_all(NameList::Purged, until);
         self.invalidations.have_seen(latest);
         Ok(())
     }

@@ -11,7 +11,8 @@ use std::{
     time::Duration,
 };
 
-use perennial::{Builder, Perennial, Refresh};
+use perennial::{Builder, Perennial, Refresh, event::Epoch};
+use perennial_store::{Invalidate, PruneInvalidations};
 use tokio::sync::watch;
 
 use crate::{
@@ -58,6 +59,8 @@ async fn more_invalidated_names_than_a_process_keeps_count_as_everything(db: Db)
         // More names come before the purge than one statement reads, and more after it than a
         // process keeps.
         if ten_thousand == 2 {
+            // Later than the names so far, whose epochs are not the counter's.
+            db.execute(&db.raise_epochs(60_000_000)).await;
             purging.site.purge("/q").await.expect("is done");
             since = latest().await;
         }
@@ -153,6 +156,56 @@ impl Gate {
 
     fn reached(&self) -> usize {
         self.0.1.load(SeqCst)
+    }
+}
+
+/// Another process prunes between two lists that this one reads.
+#[tokio::test(start_paused = true)]
+async fn names_that_are_pruned_while_a_process_catches_up_are_not_lost() {
+    let shared = Shared::new();
+    for before in ["first", "second", "third"] {
+        let (pruning, lists) = (shared.clone(), Arc::new(AtomicUsize::new(0)));
+        let at = ["first", "second", "third"].map(|it| it == before);
+        let hook: Hook = Arc::new(move |called, side| {
+            let (pruning, lists) = (pruning.clone(), Arc::clone(&lists));
+            Box::pin(async move {
+                if (called, side) != ("sync-latest", Side::Before) {
+                    return;
+                }
+                if at.get(lists.fetch_add(1, SeqCst)) == Some(&true) {
+                    let mut after = None;
+                    loop {
+                        let prune = PruneInvalidations::new(Epoch::MAX, Duration::ZERO, after);
+                        after = pruning.store().ask(prune).await.expect("answers");
+                        if after.is_none() {
+                            break;
+                        }
+                    }
+                }
+            })
+        });
+        let site = hooked(&shared, Perennial::builder(), hook);
+        let number = Arc::new(AtomicUsize::new(1));
+        site.purge("side/a").await.expect("is done");
+        assert_eq!(visit(&site, &number).await, "1");
+        let other = shared.site();
+        for names in 0..60 {
+            // Not among the names that one statement reads.
+            if names == 40 {
+                other.invalidate("side/a").await.expect("is done");
+            }
+            let names = (0..500).map(|name| format!("tag:{before}-{names}-{name}"));
+            let invalidate = Invalidate::new(names.collect());
+            shared.store().ask(invalidate).await.expect("is done");
+        }
+        number.store(2, SeqCst);
+        // Until the names are old enough.
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        until("the new content is there", async || {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            visit(&site, &number).await == "2"
+        })
+        .await;
     }
 }
 

@@ -225,6 +225,10 @@ calls! {
     /// Returns the latest epoch; 0 if nothing was ever invalidated.
     LatestEpoch "sync-epoch" reads [] {} -> Epoch;
 
+    /// Returns the epoch of the latest purge of everything, and so of what was
+    /// [pruned](PruneInvalidations); 0 without one.
+    PurgedUntil "sync-purged" reads [] {} -> Epoch;
+
     /// Returns the latest names of a list whose epochs are smaller than `before`, each with its epoch.
     /// There are more than `most` if the list has as many, and names with one epoch are all in the
     /// answer or none is.

@@ -17,17 +17,7 @@ use crate::words;
 /// }
 /// ```
 #[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    serde::Serialize,
-    serde::Deserialize,
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
 )]
 pub struct Fence(pub i64);
 
@@ -48,7 +38,7 @@ impl Fence {
     ///
     /// A new fence is that time or, where this would not be greater than the fence before, that fence and
     /// one. So the result is later than the acquisition only after the clock was set back, or where a lock
-    /// was acquired more than once in a microsecond, and never by more than that.
+    /// was acquired or broken more than once in one tick of the clock: a microsecond, on SQLite a millisecond.
     pub fn acquired_at(self) -> i64 {
         self.0
     }

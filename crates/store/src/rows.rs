@@ -38,7 +38,7 @@ pub struct Unused {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pruned {
     pub last: String,
-    /// The smallest epoch of the examined entries; `i64::MAX` without any.
+    /// The smallest epoch of the examined entries; [`Epoch::MAX`] without any.
     pub oldest: Epoch,
 }
 
@@ -121,7 +121,8 @@ pub struct Evictable {
 
 /// The order in which pages leave a full store: group after group, and in a group those first that have
 /// been stale for longest. A page that somebody asks for is regenerated soon after it is stale, so what
-/// has been stale for long is asked for by nobody.
+/// has been stale for long is asked for by nobody, unless its regeneration fails: then its lock shows that
+/// somebody has tried.
 pub const EVICTION: [Evictable; 4] = [
     Evictable {
         regenerated: false,
@@ -145,20 +146,22 @@ pub const EVICTION: [Evictable; 4] = [
     },
 ];
 
-/// The time in which a page that is in use is visited, and so regenerated, after it became stale.
-const VISITED_AGAIN: i64 = Duration::from_mins(10).as_micros() as i64;
+/// The time in which a page that is in use is visited, and so regenerated, after it became stale, in
+/// microseconds.
+pub const VISITED_AGAIN: i64 = Duration::from_mins(10).as_micros() as i64;
 
 const ALWAYS: i64 = FOREVER.as_micros() as i64;
 
-/// A list of invalidated names.
+/// A list of invalidated names. The numbers are those of the column `kind`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i64)]
 pub enum NameList {
     /// Names whose pages are stale.
-    Stale,
+    Stale = 0,
     /// Names whose pages are not served any more; they begin with `purged`.
-    Purged,
+    Purged = 1,
     /// Revisions of the site's code; they begin with `revision:`.
-    Revisions,
+    Revisions = 2,
 }
 
 /// A part of the list of stored pages.
@@ -189,7 +192,7 @@ impl Counted {
 pub const ROW: u64 = 2 << 10;
 
 /// The state of a lock in a [`Probed`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LockState {
     pub fence: Fence,
     /// The lock has an owner; without one it is free or in cooldown.
@@ -197,6 +200,18 @@ pub struct LockState {
     pub remaining: Duration,
     /// The number of releases with a cooldown since the last one without.
     pub failures: u32,
+}
+
+/// A lock that was never held.
+impl Default for LockState {
+    fn default() -> Self {
+        Self {
+            fence: Fence::NONE,
+            owned: false,
+            remaining: Duration::ZERO,
+            failures: 0,
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -227,11 +242,21 @@ pub struct Numbered {
 }
 
 /// The state of a page in a [`Synced`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Awaited {
-    /// The fence of the stored version; 0 if there is none.
+    /// The fence of the stored version; [`Fence::NONE`] if there is none.
     pub fence: Fence,
     pub remaining: Duration,
+}
+
+/// A page without a version that nobody generates.
+impl Default for Awaited {
+    fn default() -> Self {
+        Self {
+            fence: Fence::NONE,
+            remaining: Duration::ZERO,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -79,8 +79,8 @@ impl Rows {
         }
     }
 
-    pub(super) fn latest_epoch(&self) -> Epoch {
-        self.names.values().copied().max().unwrap_or_default()
+    pub(super) fn purged_until(&self) -> Epoch {
+        self.names.get(EVERYTHING).copied().unwrap_or_default()
     }
 
     pub(super) fn latest_names(&self, call: &LatestNames) -> Vec<(String, Epoch)> {

@@ -1,13 +1,25 @@
 use super::{memory::micros, rows::Id};
 use perennial_store::{Fence, LockRow, Unused, clock::duration};
 
-#[derive(Default)]
 pub(super) struct Lock {
     pub(super) owner: Option<String>,
     pub(super) fence: Fence,
     pub(super) acquired: i64,
     pub(super) expires: i64,
     pub(super) failures: u32,
+}
+
+/// A lock that was never held.
+impl Default for Lock {
+    fn default() -> Self {
+        Self {
+            owner: None,
+            fence: Fence::NONE,
+            acquired: 0,
+            expires: 0,
+            failures: 0,
+        }
+    }
 }
 
 impl Lock {

@@ -103,7 +103,8 @@ impl Rows {
             Call::Invalidated(call) => Reply::Invalidated(self.invalidated(call, now)),
             Call::Number(call) => Reply::Number(self.number(&call.ids, now)),
             Call::Discard(call) => Reply::Discard(self.discard(&call.ids)),
-            Call::LatestEpoch(_) => Reply::LatestEpoch(self.latest_epoch()),
+            Call::LatestEpoch(_) => Reply::LatestEpoch(self.epoch),
+            Call::PurgedUntil(_) => Reply::PurgedUntil(self.purged_until()),
             Call::LatestNames(call) => Reply::LatestNames(self.latest_names(call)),
             Call::PruneInvalidations(call) => {
                 Reply::PruneInvalidations(self.prune_invalidations(call, now))

@@ -38,8 +38,8 @@ pub(crate) const INVALIDATED: &str = "{waits}SELECT n.name, n.epoch, -1, '' FROM
 ///
 /// names -> name, fence of the entry or 0, time until the lease expires or 0, nothing
 pub(crate) const AWAITED: &str = " UNION ALL
-    SELECT l.name, coalesce(e.fence, 0), CASE WHEN l.owner IS NULL OR l.expires_at < {now} THEN 0 ELSE l.expires_at - {now} END, ''
-    FROM {p}lock l LEFT JOIN {p}entry e ON e.name = l.name WHERE l.kind = 'page' AND l.name IN ({names})";
+    SELECT l.name, coalesce(e.fence, 0), CASE WHEN l.owner IS NULL OR l.expires_at < n.at THEN 0 ELSE l.expires_at - n.at END, ''
+    FROM (SELECT {now} AS at) n JOIN {p}lock l ON l.kind = 'page' AND l.name IN ({names}) LEFT JOIN {p}entry e ON e.name = l.name";
 
 /// The rest of [`INVALIDATED`] for invalidations that transactions have committed, after the id `$3`.
 ///
@@ -80,6 +80,10 @@ pub(crate) const REMOVE: &str = "{at_once}DELETE FROM {p}outbox WHERE id IN ({na
 
 /// -> the latest epoch
 pub(crate) const LATEST_EPOCH: &str = "{waits}SELECT coalesce(max(epoch), 0) FROM {p}invalidation";
+
+/// -> the epoch of the latest purge of everything
+pub(crate) const PURGED_UNTIL: &str =
+    "{waits}SELECT coalesce(max(epoch), 0) FROM {p}invalidation WHERE name = 'purged_prefix:'";
 
 /// The latest names of a list from before an epoch. Names of one epoch are all in the answer, or none of
 /// them is.

@@ -148,7 +148,7 @@ pub(crate) const INVALIDATION: Sides = Sides::same(
     "CREATE TABLE IF NOT EXISTS {p}invalidation (
         name {name} NOT NULL PRIMARY KEY,
         epoch BIGINT NOT NULL,
-        kind BIGINT GENERATED ALWAYS AS ({list}) STORED{indexes_of_epochs}
+        kind BIGINT GENERATED ALWAYS AS ({kind_of_name}) STORED{indexes_of_epochs}
     ){sorted}{engine}",
 );
 
@@ -208,7 +208,7 @@ pub(crate) fn word(word: &str) -> Option<Sides> {
             ..Sides::same("")
         },
         // See `NameList`. `*` has the counter.
-        "list" => Sides::same(
+        "kind_of_name" => Sides::same(
             "CASE WHEN name = '*' THEN 3 WHEN substr(name, 1, 9) = 'revision:' THEN 2 WHEN substr(name, 1, 6) = 'purged' THEN 1 ELSE 0 END",
         ),
         "indexes_of_epochs" => mysql(

@@ -9,7 +9,7 @@ use crate::{
     error::{BoxError, Unfit},
     fence::{Epoch, Fence},
     name::bounded,
-    rows::{Awaited, NameList, Numbered, OutboxRow, Synced},
+    rows::{Awaited, Numbered, OutboxRow, Synced},
     sql::{
         run::{Arg, Cells, Driver, is_broken, number},
         statements::{Side, Sides, invalidations},
@@ -180,19 +180,21 @@ impl<DB: Driver> SqlStore<DB> {
     }
 
     pub(crate) async fn latest_epoch(&self) -> Answer<Epoch> {
-        let latest = Sides::same(invalidations::LATEST_EPOCH);
-        let done = self.run(&latest, &[]).await?;
+        self.epoch(invalidations::LATEST_EPOCH).await
+    }
+
+    pub(crate) async fn purged_until(&self) -> Answer<Epoch> {
+        self.epoch(invalidations::PURGED_UNTIL).await
+    }
+
+    async fn epoch(&self, text: &'static str) -> Answer<Epoch> {
+        let done = self.run(&Sides::same(text), &[]).await?;
         Ok(Epoch(number(&done)?.ok_or(sqlx::Error::RowNotFound)?))
     }
 
     pub(crate) async fn latest_names(&self, call: &LatestNames) -> Answer<Vec<(String, Epoch)>> {
-        let kind = match call.list {
-            NameList::Stale => 0,
-            NameList::Purged => 1,
-            NameList::Revisions => 2,
-        };
         let most = i64::try_from(call.most).unwrap_or(i64::MAX);
-        let arguments = [kind, call.before.0, most].map(Arg::Int);
+        let arguments = [call.list as i64, call.before.0, most].map(Arg::Int);
         let latest = Sides::same(invalidations::LATEST_NAMES);
         let done = self.run(&latest, &arguments).await?;
         let names = done.rows.iter();

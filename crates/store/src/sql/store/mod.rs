@@ -343,6 +343,7 @@ impl<DB: Driver> SqlStore<DB> {
                 Call::Number(it) => Reply::Number(self.number(it).await?),
                 Call::Discard(it) => Reply::Discard(self.discard(it).await?),
                 Call::LatestEpoch(_) => Reply::LatestEpoch(self.latest_epoch().await?),
+                Call::PurgedUntil(_) => Reply::PurgedUntil(self.purged_until().await?),
                 Call::LatestNames(it) => Reply::LatestNames(self.latest_names(it).await?),
                 Call::Purge(it) => Reply::Purge(self.purge(it).await?),
                 Call::List(it) => Reply::List(self.list(it).await?),
