@@ -1,5 +1,4 @@
-//! The ceiling of the stored bytes: the pages that have been stale for longest go first, as nobody has asked
-//! for them since.
+//! The ceiling of the stored bytes: pages go first that nobody has asked for since they became stale.
 
 use std::sync::Mutex;
 
@@ -52,7 +51,7 @@ impl Pages {
                 target: "perennial",
                 bytes = removed,
                 capacity,
-                "pages were removed, as the store was full: first those that have been stale for longest"
+                "pages were removed, as the store was full: first those that nobody has asked for since they became stale"
             );
         }
         // The lock is in cooldown until the next check.

@@ -78,8 +78,9 @@ impl Builder {
     /// Sets the capacity of the stored pages in bytes. Each counts with its body, headers, tags and key, and
     /// 2 KiB. Default: 1 GiB. With `u64::MAX` there is no limit.
     ///
-    /// Beyond it, once a minute, a request removes the pages that have been stale for longest, and
-    /// the log says so. Set the same capacity in each process. Zero is an error of `open`.
+    /// Beyond it, once a minute, a request removes pages that nobody seems to ask for, and the log says so:
+    /// first stale ones that were generated once or that say that there is nothing, then other stale ones,
+    /// those first that have been stale for longest; fresh ones at last. Set the same capacity in each process. Zero is an error of `open`.
     pub fn store_capacity(mut self, bytes: u64) -> Self {
         self.settings.store_capacity = (bytes < u64::MAX).then_some(bytes);
         self

@@ -15,7 +15,8 @@ use perennial_store::{
     Awaited, Backend, Begin, Begun, BreakLock, Count, Counted, Epoch, Evict, Extend, Fence, Finish,
     Forget, Held, Inspect, Invalidate, Invalidated, Latest, LatestEpoch, LatestNames, LeaseRow,
     List, NameList, NewEntry, Probe, Progress, PruneEntries, PruneInvalidations, PruneLocks,
-    PruneRequests, Publish, Purge, ROW, Release, Remove, Revoke, Step, TryLock, Unused,
+    PruneRequests, Publish, Purge, PurgedUntil, ROW, Release, Remove, Revoke, Step, TryLock,
+    Unused,
 };
 use tokio::task::JoinSet;
 
@@ -469,6 +470,7 @@ async fn pages_leave_in_their_order_but_for_those_being_regenerated(db: Db) {
     // The interval, and whether the page is generated a second time, for good.
     for (name, interval, again) in [
         ("/held", NONE, false),
+        ("/failing", NONE, true),
         ("/stale", NONE, false),
         ("/missing", NONE, true),
         ("/unused", NONE, true),
@@ -493,6 +495,11 @@ async fn pages_leave_in_their_order_but_for_those_being_regenerated(db: Db) {
     }
     // `/visited` is stale since now, and may be regenerated at any moment.
     shift_clock(&db, 2 * 3600).await;
+    // Somebody asks for it, and its regeneration has just failed.
+    let failing = lock(&*store, page("/failing"), LEASE).await;
+    let cooldown = Duration::from_millis(1);
+    assert!(ask(&*store, Release::new(&failing, cooldown)).await);
+    tokio::time::sleep(Duration::from_millis(50)).await;
     let left = async || {
         let latest = ask(&*store, Latest { most: ALL }).await;
         let mut left: Vec<_> = latest.into_iter().map(|row| row.name).collect();
@@ -523,9 +530,10 @@ async fn pages_leave_in_their_order_but_for_those_being_regenerated(db: Db) {
         "/fresh",
     ];
     assert_eq!(gone, order);
-    assert_eq!(left().await, ["/held"]);
+    assert_eq!(left().await, ["/failing", "/held"]);
     let counted = ask(&*store, Count {}).await;
-    assert_eq!(counted.weight(), ROW + size("/held"));
+    let sizes = size("/held") + size("/failing");
+    assert_eq!(counted.weight(), 2 * ROW + sizes);
 }
 
 async fn nothing_is_published_after_a_takeover(db: Db) {
@@ -704,6 +712,7 @@ async fn epochs_grow_in_the_order_in_which_they_are_seen(db: Db) {
         left.sort();
         let everything = ("purged_prefix:".to_owned(), latest);
         assert_eq!(left, [everything, ("revision:1".to_owned(), first)]);
+        assert_eq!(ask(&*store, PurgedUntil {}).await, latest);
     }
 }
 
@@ -838,6 +847,7 @@ async fn invalidations_are_read_in_pages_by_epoch_and_backwards_by_list(db: Db) 
     assert_eq!(read, made, "in the order of epochs, each once");
 
     assert_eq!(ask(&*store, LatestEpoch {}).await, made[names.len() - 1].1);
+    assert_eq!(ask(&*store, PurgedUntil {}).await, Epoch::NONE);
     for (list, begin) in [
         (NameList::Purged, "purged"),
         (NameList::Revisions, "revision:"),
@@ -1305,6 +1315,9 @@ async fn request_among_many_rows(db: &Db, database: perennial::sql::Database) {
     let content = content("of a page");
     for key in ["/page/0815", "/page/4711", "/another"] {
         let name = &page(key);
+        assert!(ask(&*store, Evict { excess: 1 }).await > 0);
+        ask(&*store, LatestNames::new(NameList::Purged, Epoch::MAX, 10)).await;
+        ask(&*store, PurgedUntil {}).await;
         let taken = lock(&*store, name.clone(), LEASE).await;
         assert!(ask(&*store, Extend::new(&taken, LEASE)).await);
         assert!(publish(&*store, &taken, &content).await);

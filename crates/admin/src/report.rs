@@ -245,7 +245,7 @@ fn capacity(report: &Report) -> Option<Check> {
         (
             Verdict::Warning,
             format!(
-                "The stored pages take {percent} % of the store's capacity: those that have been stale for longest are removed once a \
+                "The stored pages take {percent} % of the store's capacity: those that nobody has asked for since they became stale are removed once a \
                  minute, and generated again when a visitor asks. A larger `store_capacity` keeps them."
             ),
         )

@@ -3,7 +3,8 @@ use super::{
     rows::{Page, Rows, STEP},
 };
 use perennial_store::{
-    Counted, EVICTION, EntryRow, LockKind, ROW, clock::duration, sql::dialect::SET_BACK,
+    Counted, EVICTION, EntryRow, LockKind, ROW, VISITED_AGAIN, clock::duration,
+    sql::dialect::SET_BACK,
 };
 
 impl Rows {
@@ -33,9 +34,12 @@ impl Rows {
     }
 
     pub(super) fn evict(&mut self, excess: u64, now: i64) -> u64 {
-        let held = |name: &str| {
+        let in_use = |name: &str| {
             let lock = self.locks.get(&(LockKind::Page, name.to_owned()));
-            lock.is_some_and(|lock| lock.owner.is_some() && lock.expires > now)
+            lock.is_some_and(|lock| {
+                lock.owner.is_some() && lock.expires > now
+                    || lock.failures > 0 && lock.expires > now - VISITED_AGAIN
+            })
         };
         for group in EVICTION {
             let span = now.saturating_add(group.after)..=now.saturating_add(group.until);
@@ -45,7 +49,7 @@ impl Rows {
                     && page.stale_at != *span.start()
             };
             let pages = self.entries.iter();
-            let pages = pages.filter(|(name, page)| is_in_it(page) && !held(name));
+            let pages = pages.filter(|(name, page)| is_in_it(page) && !in_use(name));
             let mut pages: Vec<_> = pages
                 .map(|(name, page)| (page.stale_at, name.clone(), page.size()))
                 .collect();

@@ -132,21 +132,26 @@ pub(crate) const COUNT: Sides = Sides::same(
 );
 
 /// A hundred pages that become stale within a span of time, the earliest first, without those that are
-/// being regenerated.
+/// being regenerated, and without those whose regeneration has failed lately: somebody asks for them.
 ///
-/// 1 for pages that were regenerated, or else 0; begin (excluded) and end of the span, from now -> name,
-/// size, time at which it is stale
+/// 1 for pages that were regenerated, or else 0; begin (excluded) and end of the span, from now; the time
+/// after which a failure counts no more -> name, size, fence
 pub(crate) const EVICTABLE: Sides = Sides::same(
-    "SELECT e.name, e.bytes, e.stale_at FROM {p}entry e
-    WHERE e.regenerated = $1 AND e.stale_at > {now} + $2 AND e.stale_at <= {now} + $3
-        AND NOT EXISTS (SELECT 1 FROM {p}lock l WHERE l.kind = 'page' AND l.name = e.name AND l.owner IS NOT NULL AND l.expires_at > {now})
+    // A count: for EXISTS, MariaDB may first read the locks of all pages.
+    "SELECT e.name, e.bytes, e.fence FROM {p}entry e
+    WHERE e.regenerated = $1 AND e.stale_at > {now_once} + $2 AND e.stale_at <= {now_once} + $3
+        AND 0 = (
+            SELECT count(*) FROM {p}lock l WHERE l.kind = 'page' AND l.name = e.name
+                AND (l.owner IS NOT NULL AND l.expires_at > {now} OR l.failures > 0 AND l.expires_at > {now} - $4)
+        )
     ORDER BY e.stale_at LIMIT 100",
 );
 
-/// Removes such pages, if nobody has generated them since. The beginning, up to the list of names.
+/// Removes such pages, if nobody has generated them since: a later generation has a greater fence than all
+/// of them. The beginning, up to the list of names.
 ///
-/// the latest time at which one is stale, names
-pub(crate) const EVICT: &str = "DELETE FROM {p}entry WHERE stale_at <= $1 AND name IN ({names})";
+/// the greatest fence of theirs, names
+pub(crate) const EVICT: &str = "DELETE FROM {p}entry WHERE fence <= $1 AND name IN ({names})";
 
 /// name before -> the next hundred names, the epoch of each
 pub(crate) const NEXT: Sides =

@@ -94,6 +94,12 @@ impl Side {
                 postgres: "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
                 mysql: "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
             },
+            // The clock as a bound of what is read of an index. PostgreSQL would read it again for each row, as
+            // it is not the same throughout a statement, unless a query of its own reads it.
+            "now_once" => Sides {
+                postgres: "(SELECT {now})",
+                ..Sides::same("{now}")
+            },
             // The beginning of a statement that decides by what other nodes of a cluster have
             // written: a node first waits for all commits of the others. A build of MariaDB without
             // Galera refuses the setting.

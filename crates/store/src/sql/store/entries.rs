@@ -8,7 +8,10 @@ use crate::{
     error::BoxError,
     fence::{Epoch, Fence},
     name::{LockKind, LockName, bounded},
-    rows::{Counted, EVICTION, Entry, EntryRow, Listed, LockRow, LockState, Probed, Pruned, ROW},
+    rows::{
+        Counted, EVICTION, Entry, EntryRow, Listed, LockRow, LockState, Probed, Pruned, ROW,
+        VISITED_AGAIN,
+    },
     sql::{
         dialect::SET_BACK,
         run::{Arg, Cells, Driver, number},
@@ -157,9 +160,9 @@ impl<DB: Driver> SqlStore<DB> {
             let span = [group.after, group.until].map(Arg::Int);
             let [after, until] = span;
             let regenerated = Arg::Int(i64::from(group.regenerated));
-            let arguments = [regenerated, after, until];
+            let arguments = [regenerated, after, until, Arg::Int(VISITED_AGAIN)];
             let evictable = self.run(&entries::EVICTABLE, &arguments);
-            let (mut names, mut freed, mut latest) = (Vec::new(), 0, 0);
+            let (mut names, mut freed, mut fence) = (Vec::new(), 0, Fence::NONE);
             for row in &evictable.await?.rows {
                 if freed >= *excess {
                     break;
@@ -170,12 +173,12 @@ impl<DB: Driver> SqlStore<DB> {
                 };
                 names.push(name);
                 freed += row.number(1)?.max(0).unsigned_abs() + ROW;
-                latest = row.number(2)?;
+                fence = fence.max(row.fence(2)?);
             }
             if !names.is_empty() {
-                let latest = vec![Arg::Int(latest)];
+                let fence = vec![Arg::Int(fence.0)];
                 let evict = Template::new([entries::EVICT]);
-                self.run_listed(evict, latest, &names).await?;
+                self.run_listed(evict, fence, &names).await?;
                 return Ok(freed);
             }
         }
