@@ -2,7 +2,7 @@ use std::{sync::Arc, time::Duration};
 
 use perennial_store::{
     Error, Fence, LockKind, LockName, LockState, Probe,
-    error::words::{read_seconds, seconds},
+    error::words::{of_seconds, read_seconds, seconds},
     words,
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -29,9 +29,10 @@ pub struct Explanation {
     pub key: Option<String>,
     /// The version that is there; `None`: there is none, or nobody looked for one.
     pub version: Option<ExplainedVersion>,
-    /// A process regenerates the page at the moment.
+    /// A process is known to generate the page at the moment. Nobody looks for that where the answer is a
+    /// fresh version.
     pub is_running: bool,
-    /// The state after a failed generation; `None`: the last one has not failed, or its cooldown is over.
+    /// The cooldown after a failed generation; `None`: none is known.
     pub cooldown: Option<ExplainedCooldown>,
     /// The time for which the reason of a bypass holds that the last generation has shown; `None`: the
     /// reason is in the request, or in the layer.
@@ -41,7 +42,7 @@ pub struct Explanation {
         deserialize_with = "read_optional"
     )]
     pub holds_for: Option<Duration>,
-    /// The names of the request's credentials (`Cookie`, `Authorization`) that the handler does not see.
+    /// The names of the request's credentials (`cookie`, `authorization`) that the handler does not see.
     pub hidden_headers: Vec<String>,
 }
 
@@ -84,8 +85,8 @@ pub struct ExplainedCooldown {
         deserialize_with = "read_seconds"
     )]
     pub left: Duration,
-    /// The number of failed generations in a row; `None`: this process alone knows of the failure.
-    pub failures: Option<u32>,
+    /// The number of failed generations in a row, as far as is known.
+    pub failures: u32,
     /// The error of the last one with its causes, at most 1,000 bytes of them; `None`: another process has
     /// it in its log.
     pub error: Option<String>,
@@ -116,8 +117,7 @@ fn optional<S: Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::
 
 fn read_optional<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
     let seconds = Option::<f64>::deserialize(deserializer)?;
-    let time = seconds.map(Duration::try_from_secs_f64).transpose();
-    time.map_err(serde::de::Error::custom)
+    Ok(seconds.map(of_seconds))
 }
 
 impl Explanation {
@@ -145,7 +145,7 @@ impl Explanation {
         let is_over = lock.remaining.is_zero();
         let cooldown = ExplainedCooldown {
             left: lock.remaining,
-            failures: Some(lock.failures),
+            failures: lock.failures,
             error: failure.map(str::to_owned),
         };
         Self {
@@ -204,18 +204,27 @@ impl Pages {
             matches!(known, Known::Version(_))
                 || matches!(known.clone().look(&facts, || false), Lookup::Hit(_))
         });
-        let (version, in_memory) = match known {
-            Some(Known::Version(version)) => (version, true),
+        let probe = async |known| {
+            let name = LockName::of(LockKind::Page, key);
+            self.store.call(Probe { name, known }).await
+        };
+        let (version, in_memory, lock) = match known {
+            Some(Known::Version(version)) => (version, true, None),
             Some(Known::HitForPass { until, why, .. }) => {
                 return Ok(Explanation {
                     holds_for: Some(until - facts.now),
                     ..Explanation::bypass(why)
                 });
             }
-            Some(Known::Cooldown { until, failure, .. }) => {
+            Some(Known::Cooldown {
+                until,
+                failures,
+                failure,
+                ..
+            }) => {
                 let cooldown = ExplainedCooldown {
                     left: until - facts.now,
-                    failures: None,
+                    failures,
                     error: failure.as_deref().map(str::to_owned),
                 };
                 return Ok(Explanation {
@@ -224,32 +233,27 @@ impl Pages {
                 });
             }
             None => {
-                let (name, asked) = (LockName::of(LockKind::Page, key), self.now());
-                let probed = self
-                    .store
-                    .call(Probe {
-                        name,
-                        known: Fence::NONE,
-                    })
-                    .await?;
+                let asked = self.now();
+                let probed = probe(Fence::NONE).await?;
                 let Some(entry) = probed.entry else {
                     return Ok(self.explain_missing(&probed.lock));
                 };
                 let version = Version::stored(key, entry, asked, policy, None);
-                (Arc::new(version), false)
+                (Arc::new(version), false, Some(probed.lock))
             }
         };
         let found = ExplainedVersion::new(&version, &self.facts(key, policy), in_memory);
-        let explanation = Explanation::new(found.served());
-        let explanation = match explanation.served {
-            Served::Stale => {
-                let (name, known) = (LockName::of(LockKind::Page, key), Fence::MAX);
-                match self.store.call(Probe { name, known }).await {
-                    Ok(probed) => explanation.with_lock(&probed.lock, version.failure.as_deref()),
-                    Err(_) => explanation,
-                }
+        let lock = match (found.served(), lock) {
+            (Served::Hit, _) => None,
+            (_, Some(lock)) => Some(lock),
+            (_, None) => probe(Fence::MAX).await.ok().map(|probed| probed.lock),
+        };
+        let explanation = match (found.served(), lock) {
+            (Served::Generated, Some(lock)) => self.explain_missing(&lock),
+            (served, Some(lock)) => {
+                Explanation::new(served).with_lock(&lock, version.failure.as_deref())
             }
-            _ => explanation,
+            (served, None) => Explanation::new(served),
         };
         Ok(Explanation {
             version: Some(found),
@@ -257,7 +261,8 @@ impl Pages {
         })
     }
 
-    /// Explains the answer to a request for a page without a version, whose lock is in this state.
+    /// Explains the answer to a request for a page without a version that may be served, whose lock is in this
+    /// state.
     fn explain_missing(&self, lock: &LockState) -> Explanation {
         if self.is_closing() {
             return Explanation::bypass(Bypass::ShuttingDown);

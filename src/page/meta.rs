@@ -34,7 +34,7 @@ pub(crate) struct Metadata {
     #[serde(skip)]
     pub(crate) epoch: Epoch,
     /// The [sightings](Verdicts::sightings) of this process before the generator began. The generator has read
-    /// the data of the rows that were seen by then. 0 for a version from the store.
+    /// the data of the rows that were seen by then. The first one for a version from the store.
     #[serde(skip)]
     pub(crate) sightings: Sighting,
     /// The revision of the generating process.

@@ -35,7 +35,7 @@ impl<N: Copy + Ord> Names<N> {
         self.numbers.get(&hash).copied()
     }
 
-    /// Returns the latest epoch of the names with which `key` begins, by a look-up for each length.
+    /// Returns the latest number of the names with which `key` begins, by a look-up for each length.
     pub(super) fn latest_prefix_of(&self, key: &str) -> Option<N> {
         let begins = self.lengths.range(..=key.len()).filter_map(|length| {
             let hash = hash(&self.hashers, &key.as_bytes()[..*length]);

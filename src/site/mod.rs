@@ -242,7 +242,7 @@ impl Perennial {
         self.pages.store().call(perennial_store::Sizes {}).await
     }
 
-    /// Returns the resources that were generated or read last. Not part of the public API.
+    /// Returns the resources that were generated last. Not part of the public API.
     #[doc(hidden)]
     pub async fn latest(&self, most: usize) -> Result<Vec<Entry>, Error> {
         self.pages.latest(most).await

@@ -458,7 +458,7 @@ async fn purged_page_is_not_served_by_a_process_that_slept_through_the_purge() {
     assert_eq!([a.run("/p").await, b.run("/p").await], [1; 2]);
     a.site.invalidate("/old").await.expect("is done");
     a.site.purge("/p").await.expect("is done");
-    // b does nothing, while the names are folded.
+    // b does nothing, while the names are pruned.
     tokio::time::sleep(LONG).await;
     let mut names = Vec::new();
     until("it is pruned", async || {

@@ -131,7 +131,17 @@ async fn each_character_comes_back() {
     };
     let characters: Vec<_> = ('\u{1}'..=char::MAX).collect();
     let mut connection = connect(db.url()).await;
-    for encoding in ["UTF8", "GBK"] {
+    for (encoding, conforming) in [
+        ("UTF8", "on"),
+        ("UTF8", "off"),
+        ("GBK", "off"),
+        ("GBK", "on"),
+    ] {
+        set(
+            &mut connection,
+            &format!("standard_conforming_strings = {conforming}"),
+        )
+        .await;
         set(&mut connection, &format!("client_encoding = '{encoding}'")).await;
         for part in characters.chunks(1 << 16) {
             let texts = part.chunks(1 << 12).map(String::from_iter);

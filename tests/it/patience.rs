@@ -186,7 +186,7 @@ async fn a_database_that_is_known_to_fail_keeps_few_waiting() {
                 waited.push(took);
             }
         }
-        // The process has read these pages after its start. The patience for a sync is used once.
+        // The process knows these pages. The patience for a sync is used once.
         let longest = Duration::from_millis(5500) + 2 * GRAIN;
         let all: Duration = waited.iter().sum();
         assert!(all <= if hangs { longest } else { GRAIN }, "{waited:?}");

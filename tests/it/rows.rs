@@ -19,8 +19,7 @@ async fn timed(what: &str, action: impl Future<Output = ()>) {
     println!("{what}: {:?}", begun.elapsed());
 }
 
-/// The number of times that each action is done: more than a new process, which reads a thousand pages in
-/// the background, reads whole tables.
+/// The number of times that each action is done: more often than a process reads whole tables.
 const TURNS: u32 = 6;
 
 /// By default few. With ten million, in some minutes:

@@ -377,7 +377,9 @@ async fn what_nobody_waits_for_does_not_stay_on_the_server(db: Db) {
         }
         callers.shutdown().await;
         drop(held);
-        assert!(most <= 2 * 5, "{kind}: {most} more sessions than before");
+        // Twice as many as the pool has, and as many again that a loaded server is slow to end: without a
+        // bound there were hundreds.
+        assert!(most <= 4 * 5, "{kind}: {most} more sessions than before");
         until("the pool works again", async || {
             locks.try_lock("b").await.is_ok_and(|lease| lease.is_some())
         })
@@ -458,7 +460,7 @@ async fn a_connection_to_a_server_that_may_only_be_read_is_not_kept() {
     assert!(lease.expect("is tried again").is_some());
 }
 
-/// CockroachDB's ambiguous result (SQLSTATE 40003), and PgBouncer's without a server (08P01): the
+/// The result of a proxy that does not know it (SQLSTATE 40003), and PgBouncer's without a server (08P01): the
 /// statement may have been done or not.
 #[cfg(feature = "postgres")]
 #[tokio::test(flavor = "multi_thread")]

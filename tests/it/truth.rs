@@ -62,8 +62,8 @@ const PAGES: [(&str, &str); 10] = [
     ("purged", "purged:/purged"),
     ("purged_prefix", "purged_prefix:/purged_p"),
     ("purged_tag", "purged_tag:purged_tag"),
-    ("skipped", "key:/skipped"),
-    ("folded", "tag:folded"),
+    ("unread", "key:/unread"),
+    ("dropped", "tag:dropped"),
 ];
 
 /// The pages with an invalidation of everything. Each would hide the loss of another one.
@@ -77,32 +77,31 @@ const VISITED: Range<usize> = 2..8;
 const TAGGED: [usize; 2] = [4, 7];
 
 /// The pages whose names are among [many](Many) others.
-const SKIPPED: usize = 8;
-const FOLDED: usize = 9;
+const UNREAD: usize = 8;
+const DROPPED: usize = 9;
 
 /// Names that are invalidated in one transaction, with the name of a page at one place. A process
-/// keeps 100,000 names that only make pages stale, and reads 10,000 names at a time.
+/// keeps the latest 100,000 names that only make pages stale, and reads 10,000 names at a time.
 struct Many {
     page: usize,
     place: usize,
     names: usize,
-    /// The places of the names that purge, of which a process keeps more.
+    /// The places of the names that purge, which are a list of their own.
     purging: &'static str,
 }
 
-/// A sync skips the names from the second 10,000 on, up to the last 100,000. Of the names that the
-/// sync reads, few enough are kept that the process folds none.
-const SKIPS: Many = Many {
-    page: SKIPPED,
+/// A process that is so far behind reads the latest 100,000 stale names, and the name of the page is not
+/// among them.
+const BEHIND: Many = Many {
+    page: UNREAD,
     place: 12_500,
     names: 115_000,
     purging: "n.d < 10000 OR n.d >= 114000",
 };
 
-/// After [`SKIPS`], a process reads all of these names, and folds the older half of its names two
-/// times. The name of the page is in the second half.
-const FOLDS: Many = Many {
-    page: FOLDED,
+/// After [`BEHIND`], a process reads all of these names, has too many, and drops the older ones.
+const AHEAD: Many = Many {
+    page: DROPPED,
     place: 0,
     names: 60_000,
     purging: "n.d < 0",
@@ -173,13 +172,13 @@ async fn no_answer_is_older_than_promised(db: Db) {
         .await;
     // After an invalidation of everything, a process keeps no name from before.
     site.changes(EVERYTHING, None).await;
-    site.shows_the_data(SKIPPED..SKIPPED + 1).await;
-    site.invalidates_many(&db, SKIPS).await;
+    site.shows_the_data(UNREAD..UNREAD + 1).await;
+    site.invalidates_many(&db, BEHIND).await;
     site.is_known_everywhere(0..PAGES.len()).await;
     if has_time {
-        site.changes(FOLDED, None).await;
-        site.shows_the_data(FOLDED..FOLDED + 1).await;
-        site.invalidates_many(&db, FOLDS).await;
+        site.changes(DROPPED, None).await;
+        site.shows_the_data(DROPPED..DROPPED + 1).await;
+        site.invalidates_many(&db, AHEAD).await;
         site.is_known_everywhere(0..PAGES.len()).await;
     }
     for page in EVERYTHING..VISITED.end {
@@ -426,6 +425,11 @@ impl Site {
                 format!("'{kind}:{names}-' || n.d")
             }
         };
+        let again = if db.url().starts_with("mysql") {
+            " ON DUPLICATE KEY UPDATE epoch = VALUES(epoch)"
+        } else {
+            " ON CONFLICT (name) DO UPDATE SET epoch = excluded.epoch"
+        };
         db.execute(&format!(
             "BEGIN; {raise}; INSERT INTO perennial_invalidation (name, epoch)
              SELECT CASE WHEN n.d = {place} THEN '{name}' WHEN {purging} THEN {purged} ELSE {stale} END,
@@ -436,11 +440,6 @@ impl Site {
             name = PAGES[page].1,
             purged = numbered("purged_tag"),
             stale = numbered("tag"),
-            again = if db.url().starts_with("mysql") {
-" ON DUPLICATE KEY UPDATE epoch = VALUES(epoch)"
-} else {
-" ON CONFLICT (name) DO UPDATE SET epoch = excluded.epoch"
-},
         ))
         .await;
         self.changed(page, number, None);

@@ -83,10 +83,7 @@ fn state_after_failure(cooldown: &ExplainedCooldown, has_version: bool) -> Strin
     let mut sentence = String::new();
     if has_version {
         sentence.push_str("The last regeneration has failed");
-        match cooldown.failures {
-            Some(failures) => sentence.push_str(&format!(" ({failures} in a row). ")),
-            None => sentence.push_str(". "),
-        }
+        sentence.push_str(&format!(" ({} in a row). ", cooldown.failures));
     }
     let left = cooldown.left.max(Duration::from_secs(1)).as_secs();
     sentence.push_str(&format!("The next attempt is in {left} s."));

@@ -104,9 +104,10 @@ impl Error {
     /// Returns the error of a database, whose kind follows from the cause.
     pub fn database(message: impl Into<String>, source: impl Into<BoxError>) -> Self {
         let source = source.into();
-        let kind = match source.downcast_ref() {
-            Some(error) if is_unreachable(error) => ErrorKind::Unreachable,
-            _ => ErrorKind::Database,
+        let kind = match source.downcast_ref::<Self>() {
+            Some(error) => error.kind(),
+            None if source.downcast_ref().is_some_and(is_unreachable) => ErrorKind::Unreachable,
+            None => ErrorKind::Database,
         };
         Self::caused(kind, message, source)
     }
@@ -151,14 +152,31 @@ impl Error {
     }
 }
 
+/// Returns true for such an error of MySQL's, whose SQLSTATE says less: ER_CON_COUNT_ERROR, ER_SERVER_SHUTDOWN,
+/// ER_CONNECTION_KILLED, ER_CLIENT_INTERACTION_TIMEOUT.
+fn is_of_mysql(error: &sqlx::Error) -> bool {
+    #[cfg(feature = "mysql")]
+    if let Some(error) = error.as_database_error()
+        && let Some(error) = error.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>()
+    {
+        return [1040, 1053, 1927, 4031].contains(&error.number());
+    }
+    let _ = error;
+    false
+}
+
 /// Returns true for a server that takes no connection or ends it, and for a file that cannot be opened.
 fn is_unreachable(error: &sqlx::Error) -> bool {
     use sqlx::Error::{Io, PoolClosed, PoolTimedOut, Protocol, Tls, WorkerCrashed};
     if let Some(code) = error.as_database_error().and_then(|error| error.code()) {
-        // SQLSTATEs: a connection exception, too many connections, a shutdown or a start; and SQLITE_CANTOPEN.
+        // SQLSTATEs: a connection exception, too many connections, a shutdown or a start.
         let is_state = code.len() == 5;
-        return is_state && (code.starts_with("08") || code.starts_with("57P"))
-            || ["53300", "14"].contains(&&*code);
+        let is_of_state = is_state && (code.starts_with("08") || code.starts_with("57P"));
+        // The numbers of SQLite: SQLITE_CANTOPEN and its variants.
+        let is_of_number = code
+            .parse()
+            .is_ok_and(|code: u32| !is_state && code & 0xff == 14);
+        return is_of_state || is_of_number || &*code == "53300" || is_of_mysql(error);
     }
     matches!(
         error,
@@ -257,5 +275,7 @@ mod tests {
             assert_eq!(Error::step("publish", source).kind(), kind);
         }
         assert_eq!(Error::failing("sync").kind(), ErrorKind::Failing);
+        let schema = Error::with_message(ErrorKind::Schema, "of a newer release");
+        assert_eq!(Error::step("sync", schema).kind(), ErrorKind::Schema);
     }
 }

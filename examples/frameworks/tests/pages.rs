@@ -38,6 +38,14 @@ async fn check(site: &Perennial, ask: impl AsyncFn(&str, &[(&str, &str)]) -> Ans
         hit.how()
     );
     assert_eq!((hit.status, &hit.body), (StatusCode::OK, &first.body));
+    // hyper adds an extension to such a request.
+    let upgrade = [("connection", "upgrade"), ("upgrade", "h2c")];
+    let offers = ask(PATH, &upgrade).await;
+    assert!(
+        offers.how().starts_with("perennial; hit"),
+        "{}",
+        offers.how()
+    );
     let tag = hit.headers["etag"].to_str().expect("text");
     let same = ask(PATH, &[("if-none-match", tag)]).await;
     assert_eq!(

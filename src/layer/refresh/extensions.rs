@@ -74,8 +74,8 @@ impl Default for KnownTypes {
             #[cfg(feature = "axum")]
             Known::undeclared::<axum::extract::connect_info::MockConnectInfo<std::net::SocketAddr>>(
             ),
-            // hyper adds this type to a GET that offers h2c.
-            #[cfg(feature = "axum")]
+            // hyper adds this type to a request that offers an upgrade.
+            #[cfg(feature = "hyper")]
             Known::undeclared::<hyper::upgrade::OnUpgrade>(),
             Known::undeclared::<OwnRequest>(),
             Known::undeclared::<Generating>(),

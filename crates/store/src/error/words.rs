@@ -98,7 +98,17 @@ pub fn read_seconds<'de, D: serde::Deserializer<'de>>(
     deserializer: D,
 ) -> Result<std::time::Duration, D::Error> {
     let seconds = <f64 as serde::Deserialize>::deserialize(deserializer)?;
-    std::time::Duration::try_from_secs_f64(seconds).map_err(serde::de::Error::custom)
+    Ok(of_seconds(seconds))
+}
+
+/// Returns a time of so many seconds. `f64` rounds the longest times up to more than a `Duration` holds.
+pub fn of_seconds(seconds: f64) -> std::time::Duration {
+    let longest = if seconds > 0.0 {
+        std::time::Duration::MAX
+    } else {
+        std::time::Duration::ZERO
+    };
+    std::time::Duration::try_from_secs_f64(seconds).unwrap_or(longest)
 }
 
 /// Serializes a moment as seconds since 1970.

@@ -106,7 +106,7 @@ pub const POSTGRES: Dialect = Dialect {
     raced: &["23505", "42P07", "42710"],
     // lock_not_available, serialization_failure, deadlock_detected
     contended: &["55P03", "40001", "40P01"],
-    // statement_completion_unknown: CockroachDB's ambiguous result; admin_shutdown, crash_shutdown,
+    // statement_completion_unknown, of a proxy; admin_shutdown, crash_shutdown,
     // cannot_connect_now, idle_session_timeout; protocol_violation: PgBouncer ends the connection, as
     // it reaches no server
     gone: &["40003", "57P01", "57P02", "57P03", "57P05", "08P01"],

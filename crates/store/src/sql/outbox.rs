@@ -21,6 +21,17 @@ struct Rows<'a> {
     rows: &'a [(String, String)],
 }
 
+impl Rows<'_> {
+    /// The error in a database without the site's tables.
+    fn no_tables(&self) -> Error {
+        Error::invalid(format!(
+            "the transaction's database has no table `{}outbox`: an invalidation in a transaction needs the \
+             site's own database; elsewhere, call `invalidate_tag` after the commit",
+            self.tables.qualified()
+        ))
+    }
+}
+
 impl OnConnection for Rows<'_> {
     type Output = Result<(), Error>;
 
@@ -32,16 +43,12 @@ impl OnConnection for Rows<'_> {
             let row = [Arg::Text(id), Arg::Text(name)];
             let written = run_inside::<DB>(connection, side, &write, &row).await;
             written.map_err(|error| {
-if has_code::<DB>(&error, DB::DIALECT.missing) {
-Error::invalid(format!(
-                    "the transaction's database has no table `{}outbox`: an invalidation in a transaction needs the \
-                     site's own database; elsewhere, call `invalidate_tag` after the commit",
-                    self.tables.qualified()
-                ))
-} else {
-connection::step(STEP, error)
-}
-})?;
+                if has_code::<DB>(&error, DB::DIALECT.missing) {
+                    self.no_tables()
+                } else {
+                    connection::step(STEP, error)
+                }
+            })?;
         }
         Ok(())
     }

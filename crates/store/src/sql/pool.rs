@@ -549,3 +549,23 @@ async fn settings_on<DB: Driver>(connection: &mut DB::Connection) -> Result<Sett
     }
     Ok(settings)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn engines_that_were_never_tried_are_refused_by_their_names() {
+        for (version, engine) in [
+            ("8.0.11-TiDB-v8.5.0", "TiDB"),
+            ("PostgreSQL 15.2-YB-2.25.0.0-b0 on x86_64", "YugabyteDB"),
+            ("CockroachDB CCL v25.1.0", "CockroachDB"),
+        ] {
+            let settings = vec![("version".to_owned(), version.to_owned())];
+            let error = check(&settings).expect_err(version).to_string();
+            assert!(error.starts_with(engine), "{error}");
+        }
+        let settings = vec![("version".to_owned(), "11.4.2-MariaDB".to_owned())];
+        check(&settings).expect("is supported");
+    }
+}
