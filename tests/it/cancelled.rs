@@ -3,12 +3,8 @@
 use std::time::Duration;
 
 use perennial::Perennial;
-use tokio::time::timeout;
 
-use crate::{
-    databases::Db,
-    support::{cut_off, until},
-};
+use crate::{databases::Db, support::cut_off};
 
 on_database! { sqlite = crate::databases::Db::sqlite();
     dropped_calls_leave_no_transaction_on_the_connections_of_an_application
@@ -55,9 +51,10 @@ async fn dropped_calls_leave_no_transaction_on_the_connections_of_an_application
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod servers {
     use perennial_jobs::SessionLock;
+    use tokio::time::timeout;
 
     use super::*;
-    use crate::databases::pool_of;
+    use crate::{databases::pool_of, support::until};
 
     on_each_server! {
         dropped_calls_hold_no_session_lock

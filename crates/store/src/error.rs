@@ -152,9 +152,9 @@ impl Error {
     }
 }
 
-/// Returns true for such an error of MySQL's, whose SQLSTATE says less: ER_CON_COUNT_ERROR, ER_SERVER_SHUTDOWN,
-/// ER_CONNECTION_KILLED, ER_CLIENT_INTERACTION_TIMEOUT.
-fn is_of_mysql(error: &sqlx::Error) -> bool {
+/// Returns true if MySQL or MariaDB takes no connection or ends it, which its SQLSTATEs do not tell:
+/// ER_CON_COUNT_ERROR, ER_SERVER_SHUTDOWN, ER_CONNECTION_KILLED, ER_CLIENT_INTERACTION_TIMEOUT.
+fn is_mysql_unreachable(error: &sqlx::Error) -> bool {
     #[cfg(feature = "mysql")]
     if let Some(error) = error.as_database_error()
         && let Some(error) = error.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>()
@@ -169,14 +169,14 @@ fn is_of_mysql(error: &sqlx::Error) -> bool {
 fn is_unreachable(error: &sqlx::Error) -> bool {
     use sqlx::Error::{Io, PoolClosed, PoolTimedOut, Protocol, Tls, WorkerCrashed};
     if let Some(code) = error.as_database_error().and_then(|error| error.code()) {
-        // SQLSTATEs: a connection exception, too many connections, a shutdown or a start.
-        let is_state = code.len() == 5;
-        let is_of_state = is_state && (code.starts_with("08") || code.starts_with("57P"));
-        // The numbers of SQLite: SQLITE_CANTOPEN and its variants.
-        let is_of_number = code
-            .parse()
-            .is_ok_and(|code: u32| !is_state && code & 0xff == 14);
-        return is_of_state || is_of_number || &*code == "53300" || is_of_mysql(error);
+        let code_says = if code.len() == 5 {
+            // SQLSTATEs: a connection exception, a shutdown or a start, too many connections.
+            code.starts_with("08") || code.starts_with("57P") || &*code == "53300"
+        } else {
+            // SQLite's numbers: SQLITE_CANTOPEN and its variants.
+            code.parse().is_ok_and(|number: u32| number & 0xff == 14)
+        };
+        return code_says || is_mysql_unreachable(error);
     }
     matches!(
         error,

@@ -54,10 +54,11 @@ const MAX_KEYS: usize = 10_000;
 ///
 /// An extension of a request may identify its visitor. The layer knows those of axum 0.8 (feature
 /// `axum`): of its routing, of `DefaultBodyLimit`, and `ConnectInfo<SocketAddr>`; hyper's
-/// `OnUpgrade` (feature `hyper`, which `axum` brings in); and Perennial's own. A request with more extensions bypasses the cache, until each
-/// of their types is declared by [`ignore_extension`](Self::ignore_extension) or
-/// [`share_extension`](Self::share_extension). The layer compares numbers: a middleware that
-/// replaces axum's private extension by its own goes unnoticed.
+/// `OnUpgrade` (feature `hyper`, which `axum` brings in); and Perennial's own. A request with more
+/// extensions bypasses the cache, until each of their types is declared by
+/// [`ignore_extension`](Self::ignore_extension) or [`share_extension`](Self::share_extension). The
+/// layer compares numbers: a middleware that replaces axum's private extension by its own goes
+/// unnoticed.
 ///
 /// An extension of a response may be what an outer middleware makes the page from, and a stored
 /// page has none. So a response with one that the layer does not know is not stored, unless it is

@@ -21,9 +21,11 @@ use crate::{
 /// The purpose of a request of the application.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Purpose {
+    /// A missing or a stale page is regenerated, and a stored one is read into memory.
     Warm,
     /// Also a fresh page is regenerated.
     Regenerate,
+    /// The layer tells what a visitor would get, and generates nothing.
     Explain,
 }
 
@@ -31,11 +33,12 @@ pub(crate) enum Purpose {
 #[derive(Clone, Debug)]
 pub(crate) struct OwnRequest {
     purpose: Purpose,
-    answer: Arc<Answer>,
+    answers: Arc<Answers>,
 }
 
+/// What the layers have answered so far.
 #[derive(Debug, Default)]
-struct Answer {
+struct Answers {
     /// The answer of the layer that was the last to answer, which is the outermost one.
     served: Mutex<Option<Served>>,
     explanation: Mutex<Option<Result<Explanation, Error>>>,
@@ -47,7 +50,7 @@ impl OwnRequest {
     pub(crate) fn new(purpose: Purpose) -> Self {
         Self {
             purpose,
-            answer: Arc::default(),
+            answers: Arc::default(),
         }
     }
 
@@ -67,25 +70,25 @@ impl OwnRequest {
         if self.has_failed() {
             return Some(Served::Failed);
         }
-        *locked(&self.answer.served)
+        *locked(&self.answers.served)
     }
 
     /// Returns the layer's explanation; `None`: no layer has answered.
     pub(crate) fn explanation(&self) -> Option<Result<Explanation, Error>> {
-        locked(&self.answer.explanation).take()
+        locked(&self.answers.explanation).take()
     }
 
     /// Returns true if a generator of this request has failed.
     pub(super) fn has_failed(&self) -> bool {
-        self.answer.has_failed.load(Relaxed)
+        self.answers.has_failed.load(Relaxed)
     }
 
     pub(super) fn note_served(&self, served: Served) {
-        *locked(&self.answer.served) = Some(served);
+        *locked(&self.answers.served) = Some(served);
     }
 
     pub(super) fn note_explanation(&self, explanation: Result<Explanation, Error>) {
-        *locked(&self.answer.explanation) = Some(explanation);
+        *locked(&self.answers.explanation) = Some(explanation);
     }
 
     /// Returns the policy for this request, which waits for its own generator, and for no other process.
@@ -98,10 +101,10 @@ impl OwnRequest {
     /// Runs a generator of this request, and notes its failure.
     pub(super) async fn watch(self, generator: impl Future<Output = Generated>) -> Generated {
         // Until the generator ends: a panic and a timeout end it without a result.
-        self.answer.has_failed.store(true, Relaxed);
+        self.answers.has_failed.store(true, Relaxed);
         let generated = generator.await;
         let has_failed = matches!(generated, Generated::Failed(_));
-        self.answer.has_failed.store(has_failed, Relaxed);
+        self.answers.has_failed.store(has_failed, Relaxed);
         generated
     }
 }

@@ -100,7 +100,8 @@ impl From<Verdict> for Freshness {
     }
 }
 
-/// The freshness of a version, by its age and by the invalidations. Of two verdicts on a version, the greater one holds.
+/// The freshness of a version, by its age and by the invalidations. Where the two differ, the greater one
+/// holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Freshness {
     /// Younger than the interval.

@@ -300,7 +300,7 @@ impl Locks {
         name: impl Into<LockName>,
         seen: Option<Fence>,
     ) -> Result<bool, Error> {
-        let (name, seen) = (name.into(), seen);
+        let name = name.into();
         let store = self.store();
         let broken = store.call(BreakLock::new(&name, seen)).await?;
         if broken {

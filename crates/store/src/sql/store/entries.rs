@@ -157,10 +157,8 @@ impl<DB: Driver> SqlStore<DB> {
 
     pub(crate) async fn evict(&self, Evict { excess }: &Evict) -> Answer<u64> {
         for group in EVICTION {
-            let span = [group.after, group.until].map(Arg::Int);
-            let [after, until] = span;
-            let regenerated = Arg::Int(i64::from(group.regenerated));
-            let arguments = [regenerated, after, until, Arg::Int(VISITED_AGAIN)];
+            let regenerated = i64::from(group.regenerated);
+            let arguments = [regenerated, group.after, group.until, VISITED_AGAIN].map(Arg::Int);
             let evictable = self.run(&entries::EVICTABLE, &arguments);
             let (mut names, mut freed, mut fence) = (Vec::new(), 0, Fence::NONE);
             for row in &evictable.await?.rows {
