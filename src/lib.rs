@@ -62,7 +62,7 @@ pub mod layer; // the Tower layers
 
 pub mod event; // what a site reports: events, counters
 
-mod page; // the core: a resource between memory, generator and store
+mod cache; // the core: a resource between memory, generator and store
 
 mod http; // the rules of HTTP
 
@@ -91,10 +91,12 @@ pub mod entries {
 
     pub use perennial_store::name::visible;
 
-    pub use crate::page::{
-        entries::{Entry, EntryFilter, EntryPage, EntryState},
-        explain::{ExplainedCooldown, ExplainedVersion, Explanation, VersionState},
+    pub use crate::cache::{
         history::PastVersion,
+        listing::{
+            entries::{Entry, EntryFilter, EntryPage, EntryState},
+            explain::{ExplainedCooldown, ExplainedVersion, Explanation, VersionState},
+        },
     };
 }
 

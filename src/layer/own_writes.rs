@@ -9,7 +9,7 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderValue, header};
 use perennial_store::Epoch;
 
-use crate::page::{Pages, UNKNOWN};
+use crate::cache::{Cache, UNKNOWN};
 
 /// The beginning of the name of a cookie. The rest has the numbers of the site and of the process, and the
 /// value is the epoch of the author's latest invalidation there.
@@ -25,10 +25,10 @@ pub(super) struct Issuer {
 
 impl Issuer {
     /// Returns the issuer of the cookies that this process sets.
-    pub(super) fn of(pages: &Pages) -> Self {
+    pub(super) fn of(cache: &Cache) -> Self {
         Self {
-            site: pages.store().site_id(),
-            process: pages.process_id(),
+            site: cache.store().site_id(),
+            process: cache.process_id(),
         }
     }
 
@@ -82,14 +82,14 @@ impl OwnWrites {
 
     /// Waits until this process knows the invalidations, for a limited time. Returns the epoch of the
     /// latest one; [`Epoch::NONE`]: this process knows none of them.
-    pub(super) async fn wait_until_known(self, pages: &Arc<Pages>) -> Epoch {
+    pub(super) async fn wait_until_known(self, cache: &Arc<Cache>) -> Epoch {
         let in_others = match self.in_others {
             Epoch::NONE => Epoch::NONE,
-            epoch => pages.caught_up_to(epoch).await,
+            epoch => cache.caught_up_to(epoch).await,
         };
         let in_this_process = match self.in_this_process {
             UNKNOWN => UNKNOWN,
-            epoch => epoch.min(pages.latest_epoch()),
+            epoch => epoch.min(cache.latest_epoch()),
         };
         in_this_process.max(in_others)
     }

@@ -8,10 +8,10 @@ use perennial_store::{
 
 use super::Perennial;
 use crate::{
+    cache::{Cache, Settings},
     event::Observer,
     layer::refresh::{explain, extensions::KnownTypes, response_extensions::DroppedTypes},
     mode::Mode,
-    page::{Pages, Settings},
     timing::{DATABASE_PATIENCE, RETENTION, STATEMENT_TIMEOUT},
 };
 
@@ -251,13 +251,13 @@ impl Builder {
         site.database = Some(database.clone());
         #[cfg(feature = "postgres")]
         if listens {
-            let pages = Arc::downgrade(&site.pages);
+            let cache = Arc::downgrade(&site.cache);
             let heard = move || {
-                if let Some(pages) = pages.upgrade() {
-                    pages.heard();
+                if let Some(cache) = cache.upgrade() {
+                    cache.heard();
                 }
             };
-            site.pages.listen(database.listen(&prefix, heard)?);
+            site.cache.listen(database.listen(&prefix, heard)?);
         }
         Ok(site)
     }
@@ -361,9 +361,9 @@ impl Builder {
                  regenerates them, and failures are shown immediately"
             );
         }
-        let pages = Pages::new(store, observer, self.settings);
+        let cache = Cache::new(store, observer, self.settings);
         Perennial {
-            pages: Arc::new(pages),
+            cache: Arc::new(cache),
             known: Arc::new(self.known),
             dropped: Arc::new(self.dropped),
             database: None,

@@ -7,10 +7,10 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::Perennial;
 use crate::{
-    key,
-    page::{
+    cache::{
         Accepts, Answer, Failure, Generate, Generated, Generator, Lookup, Page, Version, parts,
     },
+    key,
     policy::Refresh,
     timing::RECHECK,
 };
@@ -167,7 +167,7 @@ impl Perennial {
         E: Into<BoxError>,
         Fut: Future<Output = Result<T, E>> + Send,
     {
-        let max_body = self.pages.settings.max_body;
+        let max_body = self.cache.settings.max_body;
         let generate = move || -> Generator {
             Box::pin(async move {
                 let value = generate().await.map_err(Into::into);
@@ -211,7 +211,7 @@ impl Perennial {
         E: Into<BoxError>,
         Fut: Future<Output = Result<T, E>> + Send,
     {
-        let max_body = self.pages.settings.max_body;
+        let max_body = self.cache.settings.max_body;
         move || {
             Box::pin(async move {
                 let content = generate().await.map_err(Into::into);
@@ -230,11 +230,11 @@ impl Perennial {
         readable: Option<fn(&Page) -> bool>,
         has_placeholder: bool,
     ) -> Result<Arc<Version>, Error> {
-        let pages = &self.pages;
+        let cache = &self.cache;
         let policy = if has_placeholder {
-            pages.applied(policy).first_wait(Duration::ZERO)
+            cache.applied(policy).first_wait(Duration::ZERO)
         } else {
-            pages.applied(policy)
+            cache.applied(policy)
         };
         if key.is_empty() || key.starts_with('/') {
             return Err(Error::invalid(format!(
@@ -250,29 +250,29 @@ impl Perennial {
                 key::MOST_BYTES
             )));
         }
-        if parts::waits_for_itself(pages.address(), key) {
+        if parts::waits_for_itself(cache.address(), key) {
             return Err(Error::invalid(format!(
                 "the generator of {key:?} asks for {key:?} itself, directly or through another one, and would wait for itself"
             )));
         }
         let run = parts::generator();
-        let answer = if pages.is_off() {
-            pages.unstored(key, generate()).await
+        let answer = if cache.is_off() {
+            cache.unstored(key, generate()).await
         } else if run.is_none()
-            && let Lookup::Hit(answer) = pages.look(key, &policy, pages.now())
+            && let Lookup::Hit(answer) = cache.look(key, &policy, cache.now())
         {
             answer
         } else {
             let generate = || Generate {
                 run: Some(generate()),
-                layer: Arc::clone(&pages.content_layer),
+                layer: Arc::clone(&cache.content_layer),
                 is_requested: false,
                 readable,
                 kept_briefly: false,
             };
             match run {
                 Some(run) => {
-                    let visit = pages.visit_as_part(key, &policy, &run, has_placeholder, generate);
+                    let visit = cache.visit_as_part(key, &policy, &run, has_placeholder, generate);
                     visit.await.answer
                 }
                 None => {
@@ -280,7 +280,7 @@ impl Perennial {
                         placeholder: has_placeholder,
                         ..Accepts::default()
                     };
-                    let visit = pages.visit(key, &policy, accepts, generate);
+                    let visit = cache.visit(key, &policy, accepts, generate);
                     visit.await.answer
                 }
             }

@@ -10,6 +10,7 @@ use http::Response;
 use perennial_store::{Database, Error, IntoDatabase, Locks};
 
 use crate::{
+    cache::{Cache, Target},
     entries::{Entry, EntryFilter, EntryPage},
     event::{Events, Stats},
     extensions::Tags,
@@ -18,7 +19,6 @@ use crate::{
         InvalidateLayer, RefreshLayer,
         refresh::{extensions::KnownTypes, response_extensions::DroppedTypes},
     },
-    page::{Pages, Target},
     policy::Refresh,
 };
 
@@ -30,7 +30,7 @@ pub use transaction::PendingInvalidation;
 /// clone. Create one for each process.
 #[derive(Clone)]
 pub struct Perennial {
-    pages: Arc<Pages>,
+    cache: Arc<Cache>,
     known: Arc<KnownTypes>,
     dropped: Arc<DroppedTypes>,
     database: Option<Database>,
@@ -39,15 +39,15 @@ pub struct Perennial {
 impl RefreshLayer {
     /// Returns a layer for a site, as [`Perennial::layer`] does.
     pub fn new(site: &Perennial, policy: impl Into<Refresh>) -> Self {
-        let (pages, known) = (Arc::clone(&site.pages), Arc::clone(&site.known));
-        Self::with_pages(pages, known, Arc::clone(&site.dropped), policy.into())
+        let (cache, known) = (Arc::clone(&site.cache), Arc::clone(&site.known));
+        Self::with_cache(cache, known, Arc::clone(&site.dropped), policy.into())
     }
 }
 
 impl InvalidateLayer {
     /// Returns a layer for a site, as [`Perennial::invalidate_on_success`] does.
     pub fn new(site: &Perennial, tags: Tags) -> Self {
-        Self::with_pages(Arc::clone(&site.pages), tags)
+        Self::with_cache(Arc::clone(&site.cache), tags)
     }
 }
 
@@ -121,7 +121,7 @@ impl Perennial {
     /// future.
     pub async fn invalidate(&self, key: &str) -> Result<(), Error> {
         let key = key::canonical(key);
-        self.pages.invalidate(Target::Key(&key)).await.map(drop)
+        self.cache.invalidate(Target::Key(&key)).await.map(drop)
     }
 
     /// Makes all resources stale whose keys begin with `prefix`, as [`invalidate`](Self::invalidate)
@@ -132,7 +132,7 @@ impl Perennial {
     /// The errors of [`invalidate`](Self::invalidate), and [`Invalid`](crate::ErrorKind::Invalid)
     /// for a prefix of more than 180 bytes or with a NUL.
     pub async fn invalidate_prefix(&self, prefix: &str) -> Result<(), Error> {
-        self.pages
+        self.cache
             .invalidate(Target::Prefix(prefix))
             .await
             .map(drop)
@@ -141,7 +141,7 @@ impl Perennial {
     /// Makes all resources with the tag stale, as [`invalidate`](Self::invalidate) does. A page has
     /// tags by [`RefreshLayer::tag`] or [`Tags`], and content by [`tag`](Self::tag).
     pub async fn invalidate_tag(&self, tag: &str) -> Result<(), Error> {
-        self.pages.invalidate(Target::Tag(tag)).await.map(drop)
+        self.cache.invalidate(Target::Tag(tag)).await.map(drop)
     }
 
     /// Removes the resource of a key and its variants from the database and from all processes,
@@ -153,7 +153,7 @@ impl Perennial {
     /// The database fails. The purge may have been done in part, as also after a drop of the
     /// future.
     pub async fn purge(&self, key: &str) -> Result<(), Error> {
-        self.pages.purge(&key::canonical(key)).await
+        self.cache.purge(&key::canonical(key)).await
     }
 
     /// Removes all resources whose keys begin with `prefix`, as [`purge`](Self::purge) does. The
@@ -165,7 +165,7 @@ impl Perennial {
     /// The errors of [`purge`](Self::purge) and of [`invalidate_prefix`](Self::invalidate_prefix).
     pub async fn purge_prefix(&self, prefix: &str) -> Result<(), Error> {
         let filter = EntryFilter::new().prefix(prefix);
-        self.pages
+        self.cache
             .purge_all(Target::PurgedPrefix(prefix), filter)
             .await
     }
@@ -173,7 +173,7 @@ impl Perennial {
     /// Removes all resources with the tag, as [`purge_prefix`](Self::purge_prefix) does.
     pub async fn purge_tag(&self, tag: &str) -> Result<(), Error> {
         let filter = EntryFilter::new().tag(tag);
-        self.pages.purge_all(Target::PurgedTag(tag), filter).await
+        self.cache.purge_all(Target::PurgedTag(tag), filter).await
     }
 
     /// Waits until this process knows all invalidations that any process has stored or committed.
@@ -183,13 +183,13 @@ impl Perennial {
     ///
     /// The database fails.
     pub async fn caught_up(&self) -> Result<(), Error> {
-        let known = self.pages.caught_up().await;
+        let known = self.cache.caught_up().await;
         known.map_err(|error| Error::clone(&error))
     }
 
     /// Returns the locks of the site's database.
     pub fn locks(&self) -> Locks {
-        self.pages.locks()
+        self.cache.locks()
     }
 
     /// Returns the site's database, for `Claims` and `SessionLock`.
@@ -205,12 +205,12 @@ impl Perennial {
 
     /// Returns the [events](crate::event) of this site in this process, from now on.
     pub fn subscribe(&self) -> Events {
-        self.pages.observer().subscribe()
+        self.cache.observer().subscribe()
     }
 
     /// Returns the figures of this site in this process. Runs no statement.
     pub fn stats(&self) -> Stats {
-        self.pages.stats()
+        self.cache.stats()
     }
 
     /// Records requests, memory and regenerations in progress as metrics: to be called before each
@@ -227,25 +227,25 @@ impl Perennial {
     ///
     /// The database fails.
     pub async fn entries(&self, filter: &EntryFilter) -> Result<EntryPage, Error> {
-        self.pages.entries(filter).await
+        self.cache.entries(filter).await
     }
 
     /// Counts the stored pages. Not part of the public API.
     #[doc(hidden)]
     pub async fn counted(&self) -> Result<perennial_store::Counted, Error> {
-        self.pages.store().call(perennial_store::Count {}).await
+        self.cache.store().call(perennial_store::Count {}).await
     }
 
     /// Returns the size of each table. Not part of the public API.
     #[doc(hidden)]
     pub async fn sizes(&self) -> Result<Vec<(String, u64)>, Error> {
-        self.pages.store().call(perennial_store::Sizes {}).await
+        self.cache.store().call(perennial_store::Sizes {}).await
     }
 
     /// Returns the resources that were generated last. Not part of the public API.
     #[doc(hidden)]
     pub async fn latest(&self, most: usize) -> Result<Vec<Entry>, Error> {
-        self.pages.latest(most).await
+        self.cache.latest(most).await
     }
 
     /// Returns the entry of this key, as [`entries`](Self::entries) lists it.
@@ -254,7 +254,7 @@ impl Perennial {
     ///
     /// The database fails.
     pub async fn entry(&self, key: &str) -> Result<Option<Entry>, Error> {
-        self.pages.entry(&key::canonical(key)).await
+        self.cache.entry(&key::canonical(key)).await
     }
 
     /// Returns the stored response of this key, as generated, if there is one.
@@ -263,12 +263,12 @@ impl Perennial {
     ///
     /// The database fails.
     pub async fn stored_response(&self, key: &str) -> Result<Option<Response<Bytes>>, Error> {
-        self.pages.stored(&key::canonical(key)).await
+        self.cache.stored(&key::canonical(key)).await
     }
 
     /// Returns the [revision](Builder::revision) of the site's code.
     pub fn revision(&self) -> Option<&str> {
-        self.pages.settings.revision.as_deref()
+        self.cache.settings.revision.as_deref()
     }
 
     /// Begins no further regeneration and waits for the running ones, which release their leases.
@@ -282,7 +282,7 @@ impl Perennial {
     ///
     /// Dropping the future cancels nothing.
     pub async fn shutdown(&self) {
-        self.pages.shutdown().await;
+        self.cache.shutdown().await;
     }
 }
 

@@ -3,7 +3,7 @@ use std::{fmt, sync::Arc};
 use perennial_store::{Connection, Error, sql::outbox};
 
 use super::Perennial;
-use crate::page::{Pages, Target};
+use crate::cache::{Cache, Target};
 
 impl Perennial {
     /// Makes all resources with these tags stale when the caller's transaction commits, and not if it
@@ -57,10 +57,10 @@ impl Perennial {
         let id = || uuid::Uuid::new_v4().simple().to_string();
         let rows = names.map(|name| Ok((id(), name?)));
         let rows: Vec<_> = rows.collect::<Result<_, Error>>()?;
-        let store = self.pages.store();
+        let store = self.cache.store();
         outbox::write(connection, store.tables()?, &rows, store.limit()).await?;
         Ok(PendingInvalidation {
-            pages: Arc::clone(&self.pages),
+            cache: Arc::clone(&self.cache),
             ids: rows.into_iter().map(|(id, _)| id).collect(),
         })
     }
@@ -70,7 +70,7 @@ impl Perennial {
 /// changes nothing.
 #[must_use = "`committed` applies the invalidation after the commit; without it, the next sync does"]
 pub struct PendingInvalidation {
-    pages: Arc<Pages>,
+    cache: Arc<Cache>,
     ids: Vec<String>,
 }
 
@@ -83,7 +83,7 @@ impl PendingInvalidation {
     /// Dropping the future leaves the rest to the next sync.
     pub async fn committed(self) {
         // The store logs a failure.
-        let _ = self.pages.committed(&self.ids).await;
+        let _ = self.cache.committed(&self.ids).await;
     }
 }
 

@@ -12,15 +12,15 @@ use tower_service::Service;
 
 use super::Perennial;
 use crate::{
+    cache::{
+        Cache,
+        listing::explain::Explanation,
+        parts::{self, Run},
+    },
     event::{Bypass, Event, Served},
     layer::{
         future::oneshot,
         refresh::own_request::{OwnRequest, Purpose},
-    },
-    page::{
-        Pages,
-        explain::Explanation,
-        parts::{self, Run},
     },
     timing::WARMING_AT_ONCE,
 };
@@ -111,7 +111,7 @@ impl Perennial {
     ///
     /// # Cancel safety
     ///
-    /// As for [`warm`](Self::warm). Pages whose visits have begun stay invalidated.
+    /// As for [`warm`](Self::warm). Cache whose visits have begun stay invalidated.
     pub async fn regenerate<S>(
         &self,
         service: S,
@@ -171,12 +171,12 @@ impl Perennial {
         let (mut tasks, mut paths) = (JoinSet::new(), HashMap::new());
         for Visit { path, request } in visits {
             let (service, at_once) = (service.clone(), Arc::clone(&at_once));
-            let (pages, caller) = (Arc::clone(&self.pages), caller.clone());
+            let (cache, caller) = (Arc::clone(&self.cache), caller.clone());
             let task = tasks.spawn(async move {
                 // The semaphore is never closed.
                 let _turn = at_once.acquire_owned().await;
                 match request {
-                    Some(request) => answer(&pages, caller, service, request, purpose).await,
+                    Some(request) => answer(&cache, caller, service, request, purpose).await,
                     None => Some(Served::Bypass(Bypass::NoKey)),
                 }
             });
@@ -188,7 +188,7 @@ impl Perennial {
             let failed = |panic: JoinError| (panic.id(), Some(Served::Failed));
             let (task, served) = done.unwrap_or_else(failed);
             let path = paths.remove(&task).unwrap_or_default();
-            self.pages.observer().emit(Event::Warmed {
+            self.cache.observer().emit(Event::Warmed {
                 path: path.as_str().into(),
                 served,
                 done: answers.len() + 1,
@@ -212,7 +212,7 @@ fn get(from: Request<()>, own_request: &OwnRequest) -> Request<Empty<Bytes>> {
 
 /// Returns the layer's answer to a GET like this request.
 async fn answer<S>(
-    pages: &Pages,
+    cache: &Cache,
     caller: Option<Arc<Run>>,
     service: S,
     from: Request<()>,
@@ -223,7 +223,7 @@ where
 {
     let own_request = OwnRequest::new(purpose);
     let visit = oneshot(service, get(from, &own_request));
-    match pages.permitted(caller, visit).await {
+    match cache.permitted(caller, visit).await {
         Ok(_) => own_request.served(),
         Err(_) => Some(Served::Failed),
     }

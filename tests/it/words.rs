@@ -218,9 +218,9 @@ fn guide_has_each_bypass_and_each_warning() {
         include_str!("../../src/layer/refresh/hints.rs"),
         include_str!("../../src/layer/refresh/disposition.rs"),
         include_str!("../../src/layer/refresh/admission.rs"),
-        include_str!("../../src/page/parts.rs"),
-        include_str!("../../src/page/task.rs"),
-        include_str!("../../src/page/task/generate.rs"),
+        include_str!("../../src/cache/parts.rs"),
+        include_str!("../../src/cache/regeneration/driver.rs"),
+        include_str!("../../src/cache/regeneration/generate.rs"),
     ];
     let mut warnings = Vec::new();
     for source in sources {

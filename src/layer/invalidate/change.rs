@@ -6,8 +6,8 @@ use http::{Method, Response};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::{
+    cache::{Cache, Target, written},
     layer::own_writes::{self, Issuer},
-    page::{Pages, Target, written},
 };
 
 /// The methods that the registry of HTTP methods calls safe (RFC 9110 §9.2.1 and §16.1.1).
@@ -30,17 +30,17 @@ pub(super) fn names(tags: &[String]) -> Vec<String> {
 /// A request that may change the data behind these names. Dropping it before the outcome is known
 /// invalidates the names.
 pub(in crate::layer) struct Change {
-    pages: Arc<Pages>,
+    cache: Arc<Cache>,
     names: Vec<String>,
     /// A shutdown waits until the change is settled. `None`: it is.
     token: Option<TaskTrackerToken>,
 }
 
 impl Change {
-    pub(in crate::layer) fn of(pages: &Arc<Pages>, names: Vec<String>) -> Self {
+    pub(in crate::layer) fn of(cache: &Arc<Cache>, names: Vec<String>) -> Self {
         Self {
-            token: Some(pages.task_token()),
-            pages: Arc::clone(pages),
+            token: Some(cache.task_token()),
+            cache: Arc::clone(cache),
             names,
         }
     }
@@ -61,12 +61,12 @@ impl Change {
             names.extend(named(answer));
             let epoch = match token {
                 Some(token) if !names.is_empty() => {
-                    Some(self.pages.invalidate_names(names, token).await)
+                    Some(self.cache.invalidate_names(names, token).await)
                 }
                 _ => None,
             };
-            if let Some(epoch) = epoch.max(own).filter(|_| self.pages.reads_own_writes()) {
-                own_writes::set_cookie(answer.headers_mut(), Issuer::of(&self.pages), epoch);
+            if let Some(epoch) = epoch.max(own).filter(|_| self.cache.reads_own_writes()) {
+                own_writes::set_cookie(answer.headers_mut(), Issuer::of(&self.cache), epoch);
             }
         }
         response
@@ -80,8 +80,8 @@ impl Drop for Change {
             && !names.is_empty()
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
-            let pages = Arc::clone(&self.pages);
-            runtime.spawn(async move { pages.invalidate_names(names, token).await });
+            let cache = Arc::clone(&self.cache);
+            runtime.spawn(async move { cache.invalidate_names(names, token).await });
         }
     }
 }

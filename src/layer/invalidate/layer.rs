@@ -3,7 +3,7 @@ use std::{fmt, sync::Arc};
 use tower_layer::Layer;
 
 use super::InvalidateService;
-use crate::{extensions::Tags, page::Pages};
+use crate::{cache::Cache, extensions::Tags};
 
 /// Invalidates its tags, and the [`Tags`] in the response's extensions, after each change; from
 /// [`Perennial::invalidate_on_success`](crate::Perennial::invalidate_on_success).
@@ -28,13 +28,13 @@ use crate::{extensions::Tags, page::Pages};
 #[derive(Clone)]
 #[must_use = "a layer does nothing until a service is wrapped in it"]
 pub struct InvalidateLayer {
-    pub(super) pages: Arc<Pages>,
+    pub(super) cache: Arc<Cache>,
     pub(super) tags: Tags,
 }
 
 impl InvalidateLayer {
-    pub(crate) fn with_pages(pages: Arc<Pages>, tags: Tags) -> Self {
-        Self { pages, tags }
+    pub(crate) fn with_cache(cache: Arc<Cache>, tags: Tags) -> Self {
+        Self { cache, tags }
     }
 
     /// Lets the author of a change see it in each process. Default: the author may get the old page
@@ -48,7 +48,7 @@ impl InvalidateLayer {
     /// in a cooldown is served as to everybody. Each process needs the setting, which holds for all
     /// layers of the site.
     pub fn read_own_writes(self) -> Self {
-        self.pages.read_own_writes();
+        self.cache.read_own_writes();
         self
     }
 }

@@ -46,7 +46,7 @@ where
         }
         // This is made before the future is polled: the service may have begun in `call`, and the
         // future may be dropped without a poll.
-        let change = Change::of(&self.layer.pages, names(&self.layer.tags.0));
+        let change = Change::of(&self.layer.cache, names(&self.layer.tags.0));
         let named = |response: &Response<ResBody>| {
             let named = response.extensions().get();
             named.map_or_else(Vec::new, |Tags(tags)| names(tags))

@@ -9,9 +9,9 @@ use super::{
     request,
 };
 use crate::{
+    cache::listing::explain::Explanation,
     event::Bypass,
     layer::{RefreshLayer, ResponseBody},
-    page::explain::Explanation,
 };
 
 /// The header of the token.
@@ -27,7 +27,7 @@ pub(crate) fn digest(token: &[u8]) -> [u8; 32] {
 /// request.
 #[inline]
 pub(super) fn is_asked(parts: &mut Parts, layer: &RefreshLayer, purpose: Option<Purpose>) -> bool {
-    let by_token = match layer.pages.settings.explain_token {
+    let by_token = match layer.cache.settings.explain_token {
         Some(token) => {
             let given = parts.headers.remove(EXPLAIN);
             given.is_some_and(|given| digest(given.as_bytes()) == token)
@@ -74,16 +74,16 @@ async fn explanation(
 ) -> Result<Explanation, perennial_store::Error> {
     let explanation = match request::resource(parts, layer) {
         Err(why) => Explanation::bypass(why),
-        Ok(_) if layer.pages.is_off() => Explanation::bypass(Bypass::Off),
+        Ok(_) if layer.cache.is_off() => Explanation::bypass(Bypass::Off),
         Ok(resource) => {
-            let (key, pages) = (&*resource.key, &layer.pages);
+            let (key, cache) = (&*resource.key, &layer.cache);
             let is_refused =
-                || !pages.has_in_memory(key) && layer.admission.refuses(key, pages.now());
+                || !cache.has_in_memory(key) && layer.admission.refuses(key, cache.now());
             let explanation = match request::to_generate(parts, &resource, layer) {
                 _ if is_refused() => Explanation::bypass(Bypass::TooManyKeys),
                 Err(why) => Explanation::bypass(why),
                 Ok(generating) => {
-                    let mut explanation = pages.explain(key, &layer.policy).await?;
+                    let mut explanation = cache.explain(key, &layer.policy).await?;
                     let seen = generating.headers();
                     explanation.hidden_headers = [header::COOKIE, header::AUTHORIZATION]
                         .iter()

@@ -12,11 +12,11 @@ use super::{
     service::Shared,
 };
 use crate::{
+    cache::{Failure, Generated, parts},
     event::Bypass,
     extensions::{RefreshAfter, Tags},
     http::stored,
     layer::{body::read, future::oneshot as call},
-    page::{Failure, Generated, parts},
 };
 
 /// The most bytes of a failed response that are logged.
@@ -71,7 +71,7 @@ where
     let tags = head.extensions.get::<Tags>().cloned().unwrap_or_default();
     let tags = tags.and(&*layer.tags.0);
     let disposition = disposition(&head, &layer.key, layer.policy.from_headers);
-    let settings = &layer.pages.settings;
+    let settings = &layer.cache.settings;
     let answered = |response: Option<Response<Bytes>>| {
         let body = response.as_ref().map(|response| shown(response.body()));
         let status = format!(

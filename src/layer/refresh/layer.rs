@@ -3,7 +3,7 @@ use std::{fmt, sync::Arc};
 use http::request::Parts;
 use tower_layer::Layer;
 
-use crate::{extensions::Tags, page::Pages, policy::Refresh};
+use crate::{cache::Cache, extensions::Tags, policy::Refresh};
 
 use super::{
     admission::Admission, extensions::KnownTypes, hints::Hints, keying::Key,
@@ -86,7 +86,7 @@ const MAX_KEYS: usize = 10_000;
 #[derive(Clone)]
 #[must_use = "a layer does nothing until a service is wrapped in it"]
 pub struct RefreshLayer {
-    pub(super) pages: Arc<Pages>,
+    pub(super) cache: Arc<Cache>,
     /// The policy in the site's mode.
     pub(super) policy: Refresh,
     pub(super) key: Arc<Key>,
@@ -103,14 +103,14 @@ pub struct RefreshLayer {
 type BypassIf = dyn Fn(&Parts) -> bool + Send + Sync;
 
 impl RefreshLayer {
-    pub(crate) fn with_pages(
-        pages: Arc<Pages>,
+    pub(crate) fn with_cache(
+        cache: Arc<Cache>,
         known: Arc<KnownTypes>,
         dropped: Arc<DroppedTypes>,
         policy: Refresh,
     ) -> Self {
         Self {
-            policy: pages.applied(policy),
+            policy: cache.applied(policy),
             key: Arc::default(),
             known,
             dropped,
@@ -118,7 +118,7 @@ impl RefreshLayer {
             hints: Arc::default(),
             tags: Tags::default(),
             admission: Arc::new(Admission::new(MAX_KEYS)),
-            pages,
+            cache,
             invalidates: false,
             name: None,
         }

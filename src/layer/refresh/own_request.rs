@@ -13,8 +13,8 @@ use http::Extensions;
 use perennial_store::{Error, locked};
 
 use crate::{
+    cache::{Generated, listing::explain::Explanation},
     event::Served,
-    page::{Generated, explain::Explanation},
     policy::Refresh,
 };
 

@@ -14,11 +14,11 @@ use http::{
 #[cfg(feature = "axum")]
 use super::routing;
 use crate::{
+    cache::parts::{self, Run},
     event::Bypass,
     http::fields::list,
     key::{Part, normal},
     layer::{RefreshLayer, refresh::keying::Resource},
-    page::parts::{self, Run},
 };
 
 /// The mark of a generator's request, in its extensions.
@@ -39,7 +39,7 @@ impl Generating {
     /// other keys.
     fn is_within(&self, layer: &RefreshLayer, key: &str) -> bool {
         let run = || self.run.upgrade();
-        *self.key == *key || run().is_some_and(|run| run.is_within(layer.pages.address(), key))
+        *self.key == *key || run().is_some_and(|run| run.is_within(layer.cache.address(), key))
     }
 }
 

@@ -9,6 +9,7 @@ use super::{
     request::matched,
 };
 use crate::{
+    cache::{Answer, Failure, HitHeaders, Version},
     clock::Tick,
     event::{Bypass, Event, Frequent, Served},
     http::{
@@ -17,7 +18,6 @@ use crate::{
         fields::ascii,
     },
     layer::{RefreshLayer, ResponseBody},
-    page::{Answer, Failure, HitHeaders, Version},
 };
 
 /// How a request came to the service.
@@ -109,19 +109,19 @@ impl RefreshLayer {
     ) -> Response<ResponseBody<B>> {
         let page = &version.page;
         #[cfg(feature = "compression")]
-        let representation = self.pages.represent(page, &parts.headers);
+        let representation = self.cache.represent(page, &parts.headers);
         #[cfg(not(feature = "compression"))]
         let representation = &page.body.plain;
         let stored = &representation.content;
         let head = parts.method == Method::HEAD;
         let made_at = version.made_at();
-        let ttl = version.ttl(now, &self.policy, &self.pages.invalidations);
+        let ttl = version.ttl(now, &self.policy, &self.cache.invalidations);
         let hit = HitFacts::new(made_at, now, ttl, self.policy.browser_cache);
         let how = made.unwrap_or(Handling::Hit { ttl: hit.ttl });
         self.served(how, own_request);
         if hit.ttl < 0 && made.is_none() {
             let since = Duration::from_secs(hit.ttl.unsigned_abs());
-            self.pages.observer().stale(since);
+            self.cache.observer().stale(since);
         }
         // An outer layer may compress the page for this request. Then its bytes are others, and a
         // strong tag would name both (RFC 9110 §8.8.1).
@@ -138,7 +138,7 @@ impl RefreshLayer {
             let status = made.as_ref().unwrap_or(&values.cache_status);
             let of_hit = HitHeaders {
                 age: &values.age,
-                cache_status: Some(status).filter(|_| self.pages.settings.cache_status),
+                cache_status: Some(status).filter(|_| self.cache.settings.cache_status),
                 date: values.date.as_ref(),
                 cache_control: values.cache_control.as_ref(),
                 has_weak_tag,
@@ -172,7 +172,7 @@ impl RefreshLayer {
     ) -> Response<ResponseBody<B>> {
         let representation = &version.page.body.plain;
         let made_at = version.made_at();
-        let ttl = version.ttl(now, &self.policy, &self.pages.invalidations);
+        let ttl = version.ttl(now, &self.policy, &self.cache.invalidations);
         let hit = HitFacts::new(made_at, now, ttl, self.policy.browser_cache);
         let how = Handling::Hit { ttl: hit.ttl };
         self.served(how, OwnRequest::of(&parts.extensions));
@@ -211,7 +211,7 @@ impl RefreshLayer {
         if reason == Bypass::Method {
             return;
         }
-        let observer = self.pages.observer();
+        let observer = self.cache.observer();
         observer.emit_if_watched(Frequent::Request, || Event::Bypassed {
             path: request.uri().path().into(),
             layer: self.name_in(request.extensions()),
@@ -232,7 +232,7 @@ impl RefreshLayer {
     /// Counts a request by the terms of its `Cache-Status`. `own`: the request is the application's.
     #[inline]
     pub(super) fn served(&self, how: Handling, own: Option<&OwnRequest>) {
-        self.pages.observer().counters().served(how.served());
+        self.cache.observer().counters().served(how.served());
         if let Some(own) = own {
             own.note_served(how.served());
         }
@@ -240,7 +240,7 @@ impl RefreshLayer {
 
     /// Says how a response came about.
     pub(super) fn set_cache_status(&self, headers: &mut HeaderMap, how: Handling) {
-        if self.pages.settings.cache_status {
+        if self.cache.settings.cache_status {
             headers.append(header::CACHE_STATUS, ascii(how.to_string()));
         }
     }

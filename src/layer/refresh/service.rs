@@ -23,6 +23,7 @@ use super::{
     target::RequestHost,
 };
 use crate::{
+    cache::{Accepts, Answer, Generate, Lookup, Target, Visited, interval_of, parts::Run},
     event::{Bypass, Served},
     extensions::Tags,
     http::cache_status::{Forward, Handling},
@@ -32,7 +33,6 @@ use crate::{
         invalidate::{Change, is_safe},
         own_writes::{Issuer, OwnWrites},
     },
-    page::{Accepts, Answer, Generate, Lookup, Target, Visited, interval_of, parts::Run},
 };
 
 /// A service with stored responses; see [`RefreshLayer`].
@@ -113,26 +113,26 @@ where
                 return pass(parts, body, why);
             }
         };
-        if layer.pages.is_off() {
+        if layer.cache.is_off() {
             return pass(parts, body, Bypass::Off);
         }
-        let now = layer.pages.now();
+        let now = layer.cache.now();
         let run = request::run_of(&parts);
         if let Some(run) = &run
-            && run.is_within(layer.pages.address(), &resource.key)
+            && run.is_within(layer.cache.address(), &resource.key)
         {
             layer.hints.waits_for_itself(&resource.key);
             let response = layer.refuse_itself(&resource.key, &parts, now);
             return ResponseFuture::ready(response);
         }
         let run = run.filter(|run| run.is_generator());
-        let own = if layer.pages.reads_own_writes() {
-            OwnWrites::of(&parts.headers, Issuer::of(&layer.pages))
+        let own = if layer.cache.reads_own_writes() {
+            OwnWrites::of(&parts.headers, Issuer::of(&layer.cache))
         } else {
             None
         };
         let is_usual = run.is_none() && own.is_none() && purpose.is_none();
-        match layer.pages.look(&resource.key, &layer.policy, now) {
+        match layer.cache.look(&resource.key, &layer.policy, now) {
             Lookup::Hit(Answer::Version(version)) if is_usual => {
                 ResponseFuture::ready(layer.give(&version, &parts, now, None, None))
             }
@@ -235,11 +235,11 @@ async fn change<S, ReqBody, ResBody>(
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
 {
-    let RefreshLayer { pages, key, .. } = shared.layer.clone();
+    let RefreshLayer { cache, key, .. } = shared.layer.clone();
     let host = RequestHost::of(&parts);
     let own = key.resource(&parts);
     let own = own.and_then(|key| Target::Key(&key).name().ok());
-    let change = Change::of(&pages, own.into_iter().collect());
+    let change = Change::of(&cache, own.into_iter().collect());
     let response = pass(shared, (parts, body), Forward::Bypass, Bypass::Method);
     let named = |response: &Response<_>| host.names_in(response.headers(), &key);
     change.settle(response, named).await
@@ -287,7 +287,7 @@ where
             kept_briefly,
         }
     };
-    let arrived = layer.pages.now();
+    let arrived = layer.cache.now();
     let policy = match own_request {
         Some(_) => OwnRequest::policy(layer.policy),
         None => layer.policy,
@@ -295,31 +295,31 @@ where
     let Visited { answer, leads } = match (forced, &run) {
         (None, Some(run)) => {
             let visit = layer
-                .pages
+                .cache
                 .visit_as_part(&resource.key, &policy, run, false, make);
             visit.await
         }
         (Some(forced), _) => {
             layer
-                .pages
+                .cache
                 .regenerate(&resource.key, &policy, make, || forced.has_failed())
                 .await
         }
         (None, None) => {
             let mut accepts = Accepts::default();
             if let Some(own) = own {
-                accepts.not_before = own.wait_until_known(&layer.pages).await;
+                accepts.min_epoch = own.wait_until_known(&layer.cache).await;
             }
-            let visit = layer.pages.visit(&resource.key, &policy, accepts, make);
+            let visit = layer.cache.visit(&resource.key, &policy, accepts, make);
             let Visited { answer, leads } = visit.await;
             let answer = match own {
-                Some(_) => layer.pages.or_servable(answer, &resource.key, &policy),
+                Some(_) => layer.cache.or_servable(answer, &resource.key, &policy),
                 None => answer,
             };
             Visited { answer, leads }
         }
     };
-    let now = layer.pages.now();
+    let now = layer.cache.now();
     if let (Some(_), Answer::Version(version)) = (&run, &answer) {
         return Ok(layer.give_to_generator(version, &parts, now));
     }

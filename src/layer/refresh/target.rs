@@ -3,7 +3,7 @@
 use http::{HeaderMap, Uri, header, request::Parts, uri::Authority};
 use perennial_store::layers::host;
 
-use crate::{layer::refresh::keying::Key, page::Target};
+use crate::{cache::Target, layer::refresh::keying::Key};
 
 /// The host of such a request. `None`: a request of HTTP/1.0 without a host.
 pub(in crate::layer) struct RequestHost(Option<Authority>);

@@ -1,0 +1,494 @@
+//! The representations of a version (RFC 9110 §8): its content, plain or in a content coding.
+
+use std::{
+    any::Any,
+    fmt,
+    sync::{Arc, OnceLock},
+    time::{Duration, SystemTime},
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, header};
+use httpdate::HttpDate;
+use perennial_store::{Entry, Fence};
+
+#[cfg(feature = "compression")]
+use crate::cache::content::codings::Codings;
+use crate::{
+    cache::{Meta, Metadata, Page, Version, entry::Origin, metadata::LastModified},
+    clock::{Tick, YEAR},
+    http::{entity_tag, terms},
+    policy::{GenerationTimes, Refresh},
+};
+
+/// A generated response in its representations.
+#[derive(Clone)]
+pub(crate) struct Representations {
+    /// The response as generated.
+    pub(crate) plain: Representation,
+    /// The response in content codings; `None`: not compressible.
+    #[cfg(feature = "compression")]
+    pub(crate) codings: Option<Arc<Codings>>,
+    /// The `Age` header of the generated response, in seconds.
+    pub(crate) age_before: u64,
+    /// The header that gave the response another entity tag than the version before, although the
+    /// body is the same.
+    pub(crate) retagged_by: Option<HeaderName>,
+    /// The decoded value of the content, for `Perennial::value`.
+    decoded: OnceLock<Arc<dyn Any + Send + Sync>>,
+}
+
+impl Page {
+    /// Creates a page. The codings of the page `before` are reused if the response is the same.
+    pub(crate) fn new(
+        key: &str,
+        response: Response<Bytes>,
+        metadata: Metadata,
+        before: Option<&Self>,
+    ) -> Self {
+        #[cfg(feature = "compression")]
+        let codings = match before {
+            Some(before) if is_same(before.response(), &response) => before.body.codings.clone(),
+            _ => Codings::of(&response),
+        };
+        let retagged_by =
+            before.and_then(|before| entity_tag::changed_by(before.response(), &response).cloned());
+        let meta = Meta::new(key, metadata).of_response(response.status(), response.headers());
+        let age_before = terms::age(response.headers());
+        let plain = Representation::new(response, meta.stored.modified);
+        Self {
+            meta,
+            body: Representations {
+                age_before,
+                plain,
+                #[cfg(feature = "compression")]
+                codings,
+                retagged_by,
+                decoded: OnceLock::new(),
+            },
+        }
+    }
+
+    pub(crate) fn response(&self) -> &Response<Bytes> {
+        &self.body.plain.content
+    }
+
+    /// Returns the content as a value. The value of the first requested type stays in memory; calls
+    /// for further types decode each time.
+    ///
+    /// # Errors
+    ///
+    /// The error of `decode`.
+    pub(crate) fn decoded<T: Send + Sync + 'static, E>(
+        &self,
+        decode: impl FnOnce(&Response<Bytes>) -> Result<T, E>,
+    ) -> Result<Arc<T>, E> {
+        if let Some(decoded) = self.body.decoded.get()
+            && let Ok(value) = Arc::clone(decoded).downcast()
+        {
+            return Ok(value);
+        }
+        let value = Arc::new(decode(self.response())?);
+        // Another call may have been faster.
+        let _ = self.body.decoded.set(Arc::clone(&value) as _);
+        Ok(value)
+    }
+
+    /// Returns the date of a response that was generated under the lease with this fence, for
+    /// `Last-Modified` (RFC 9110 §8.8.2); `None`: the handler has set one, or the fence is no time.
+    ///
+    /// It is a second before the lease was acquired, and so earlier than `Date`, which says when
+    /// the generator had ended (§8.8.2.1). An unchanged page keeps the date of the page `before`.
+    /// `dated_before`: the `Date` of that page, in seconds since 1970.
+    ///
+    /// A date names one version. If another one had it too, a client that has the one would be told
+    /// that the other one is not modified. A client without a date may send `Date` instead, which is up to
+    /// a second off, as versions of one age share it. So the date has to be later than all of these.
+    pub(crate) fn last_modified(
+        response: &Response<Bytes>,
+        fence: Fence,
+        before: Option<&Self>,
+        dated_before: Option<i64>,
+    ) -> Option<LastModified> {
+        let headers = response.headers();
+        if headers.contains_key(header::LAST_MODIFIED) {
+            return None;
+        }
+        let is_same = |before: &&Self| {
+            before.response().status() == response.status()
+                && before.response().headers().get(header::ETAG) == headers.get(header::ETAG)
+        };
+        if let Some(same) = before.filter(is_same)
+            && let Some(date) = same.meta.stored.modified
+        {
+            return Some(date);
+        }
+        let seconds = fence.acquired_at().div_euclid(1_000_000) - 1;
+        http_date(seconds)?;
+        let before = before.and_then(|before| before.meta.stored.modified);
+        let taken = [
+            before.map(|before| before.seconds),
+            dated_before.map(|date| date + 1),
+        ];
+        // The latest of all earlier versions, as the one before has that of those before it.
+        let taken = taken.into_iter().flatten().max();
+        Some(match taken {
+            Some(taken) if seconds <= taken => LastModified {
+                seconds: taken,
+                is_ambiguous: true,
+            },
+            _ => LastModified {
+                seconds,
+                is_ambiguous: false,
+            },
+        })
+    }
+}
+
+impl Version {
+    /// Returns the version of an entry, which is the answer to a question at `asked`.
+    pub(crate) fn stored(
+        key: &str,
+        entry: Entry,
+        asked: Tick,
+        policy: &Refresh,
+        before: Option<&Page>,
+    ) -> Self {
+        let metadata = Metadata::decode(entry.epoch, &entry.metadata);
+        let mut page = Page::new(key, entry.content, metadata, before);
+        let times = GenerationTimes {
+            began: entry.fence.acquired_at(),
+            published: entry.generated,
+        };
+        page.meta.timed(policy, times);
+        let born = asked - entry.age;
+        let version = Self::new(Arc::new(page), entry.fence, born, Origin::Stored);
+        Self {
+            undated: entry.undated,
+            ..version
+        }
+    }
+}
+
+impl Version {
+    /// Returns the time from which `Age` and `Date` count: that of the generation, or earlier if the
+    /// generated response had an age.
+    pub(crate) fn made_at(&self) -> Tick {
+        self.born - Duration::from_secs(self.page.body.age_before)
+    }
+}
+
+impl PartialEq for Representations {
+    fn eq(&self, other: &Self) -> bool {
+        is_same(&self.plain.content, &other.plain.content)
+    }
+}
+
+fn is_same(a: &Response<Bytes>, b: &Response<Bytes>) -> bool {
+    a.status() == b.status() && a.headers() == b.headers() && a.body() == b.body()
+}
+
+/// Returns the date of seconds since 1970. `None`: the number is no plausible time, as in a store
+/// whose fences are no times.
+fn http_date(seconds: i64) -> Option<HeaderValue> {
+    let since = Duration::from_secs(seconds.try_into().ok()?);
+    if since < 30 * YEAR || since > 8000 * YEAR {
+        return None;
+    }
+    let date = HttpDate::from(SystemTime::UNIX_EPOCH.checked_add(since)?);
+    HeaderValue::try_from(date.to_string()).ok()
+}
+
+impl fmt::Debug for Representations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Representations").finish_non_exhaustive()
+    }
+}
+
+/// The headers, beside `Age`, for which [`Representation::hit`] has a place. The content's own `Date`,
+/// `Cache-Control` and `Expires` stay, and its `Cache-Status` stays before the layer's.
+#[derive(Clone, Copy)]
+struct Places {
+    cache_status: bool,
+    date: bool,
+    cache_control: bool,
+}
+
+/// The most places, with that of `Age`.
+const PLACES: usize = 4;
+
+/// The headers of a hit that are not the content's own.
+#[derive(Clone, Copy)]
+pub(crate) struct HitHeaders<'a> {
+    pub(crate) age: &'a HeaderValue,
+    pub(crate) cache_status: Option<&'a HeaderValue>,
+    pub(crate) date: Option<&'a HeaderValue>,
+    /// `None`: `no-cache`.
+    pub(crate) cache_control: Option<&'a HeaderValue>,
+    /// The generated entity tag is weak.
+    pub(crate) has_weak_tag: bool,
+    /// There is a generated `Last-Modified`.
+    pub(crate) is_dated: bool,
+}
+
+/// A content in one coding, with everything that a hit needs.
+#[derive(Clone)]
+pub(crate) struct Representation {
+    pub(crate) content: Response<Bytes>,
+    /// The headers of a hit: first `Age` and the [`Places`], in this order and with `no-cache` in each, then
+    /// the generated validators, the tag in its strong form, and then the content's. To copy them and to
+    /// fill the places takes fewer instructions than to insert headers.
+    pub(crate) hit: HeaderMap,
+    places: Places,
+    /// The generated entity tag in its weak form.
+    pub(crate) weak_tag: Option<HeaderValue>,
+    /// The generated `Last-Modified`, in seconds since 1970.
+    pub(crate) modified: Option<i64>,
+}
+
+impl Representation {
+    pub(crate) fn new(mut content: Response<Bytes>, modified: Option<LastModified>) -> Self {
+        let body = std::mem::take(content.body_mut());
+        *content.body_mut() = share(content.headers_mut(), body);
+        let own = content.headers();
+        let modified = modified
+            .filter(|it| !it.is_ambiguous && !own.contains_key(header::LAST_MODIFIED))
+            .and_then(|it| Some((it.seconds, http_date(it.seconds)?)));
+        // What a coding's tag names are the bytes of the body, which no outer layer changes.
+        let is_plain = !own.contains_key(header::CONTENT_ENCODING);
+        let tag = own.get(header::ETAG);
+        let tag = tag.filter(|tag| is_plain && entity_tag::is_generated(tag));
+        let places = Places {
+            cache_status: !own.contains_key(header::CACHE_STATUS),
+            date: !own.contains_key(header::DATE),
+            cache_control: !own.contains_key(header::CACHE_CONTROL)
+                && !own.contains_key(header::EXPIRES),
+        };
+        let mut hit = HeaderMap::with_capacity(own.len() + PLACES + 1);
+        for (has_place, name) in [
+            (true, header::AGE),
+            (places.cache_status, header::CACHE_STATUS),
+            (places.date, header::DATE),
+            (places.cache_control, header::CACHE_CONTROL),
+        ] {
+            if has_place {
+                hit.insert(name, HeaderValue::from_static("no-cache"));
+            }
+        }
+        if let Some(tag) = tag {
+            hit.insert(header::ETAG, tag.clone());
+        }
+        if let Some((_, date)) = &modified {
+            hit.insert(header::LAST_MODIFIED, date.clone());
+        }
+        let is_set =
+            |name: &HeaderName| *name == header::AGE || (*name == header::ETAG && tag.is_some());
+        for (name, value) in own.iter().filter(|(name, _)| !is_set(name)) {
+            hit.append(name, value.clone());
+        }
+        let weak_tag = tag.map(entity_tag::weak);
+        Self {
+            content,
+            hit,
+            places,
+            weak_tag,
+            modified: modified.map(|(seconds, _)| seconds),
+        }
+    }
+
+    /// Fills the places in a copy of [`hit`](Self::hit).
+    #[inline(always)]
+    pub(crate) fn fill(&self, headers: &mut HeaderMap, of_hit: &HitHeaders<'_>) {
+        let Places {
+            cache_status,
+            date,
+            cache_control,
+        } = self.places;
+        let mut values = headers.values_mut();
+        let mut fill_next = |value: Option<&HeaderValue>| {
+            if let (Some(place), Some(value)) = (values.next(), value) {
+                place.clone_from(value);
+            }
+        };
+        fill_next(Some(of_hit.age));
+        if cache_status {
+            fill_next(of_hit.cache_status);
+        }
+        if date {
+            fill_next(of_hit.date);
+        }
+        if cache_control {
+            fill_next(of_hit.cache_control);
+        }
+        // The tag is next to the places.
+        if of_hit.has_weak_tag {
+            fill_next(self.weak_tag.as_ref());
+        }
+        if !of_hit.is_dated && self.modified.is_some() {
+            headers.remove(header::LAST_MODIFIED);
+        }
+        if of_hit.cache_status.is_none() || of_hit.date.is_none() || !cache_status {
+            self.complete(headers, of_hit);
+        }
+    }
+
+    /// Removes places without a value, and adds the status beside the content's own.
+    #[cold]
+    fn complete(&self, headers: &mut HeaderMap, of_hit: &HitHeaders<'_>) {
+        match of_hit.cache_status {
+            None if self.places.cache_status => drop(headers.remove(header::CACHE_STATUS)),
+            Some(status) if !self.places.cache_status => {
+                headers.append(header::CACHE_STATUS, status.clone());
+            }
+            _ => {}
+        }
+        if of_hit.date.is_none() && self.places.date {
+            headers.remove(header::DATE);
+        }
+    }
+
+    /// Fills the places in a copy of [`hit`](Self::hit) for a generator whose result an outer layer
+    /// stores, and removes the headers by which a layer speaks to a client.
+    pub(crate) fn fill_for_generator(
+        &self,
+        headers: &mut HeaderMap,
+        age: &HeaderValue,
+        date: Option<&HeaderValue>,
+    ) {
+        let of_hit = HitHeaders {
+            age,
+            cache_status: None,
+            date,
+            cache_control: None,
+            has_weak_tag: false,
+            is_dated: false,
+        };
+        self.fill(headers, &of_hit);
+        if self.places.cache_control {
+            headers.remove(header::CACHE_CONTROL);
+        }
+        if self.weak_tag.is_some() {
+            headers.remove(header::ETAG);
+        }
+    }
+
+    /// Returns the approximate size in memory, in bytes.
+    pub(crate) fn weight(&self) -> usize {
+        let lines =
+            self.content.headers().iter().map(|(name, value)| {
+                name.as_str().len() + value.len() + size_of::<HeaderValue>() * 6
+            });
+        let weak_tag = self.weak_tag.as_ref().map_or(0, HeaderValue::len);
+        self.content.body().len() + lines.sum::<usize>() + weak_tag
+    }
+}
+
+/// Frequent values of headers.
+const COMMON: [&str; 8] = [
+    "bytes",
+    "text/html; charset=utf-8",
+    "text/html",
+    "application/json",
+    "text/plain; charset=utf-8",
+    "text/css; charset=utf-8",
+    "no-cache",
+    "nosniff",
+];
+
+/// The longest body that is copied beside the values of the headers.
+const COPIED: usize = 16 << 10;
+
+/// Makes header values cheap to clone, as each hit clones the values: frequent values are static
+/// and count no references; the other values of a response share one counter. A short body shares
+/// the counter, too: for a page outside of the processor's cache, each further counter would be a
+/// cache miss. Returns the body.
+fn share(headers: &mut HeaderMap, body: Bytes) -> Bytes {
+    let is_copied = (1..=COPIED).contains(&body.len());
+    let values = headers.values().map(HeaderValue::as_bytes);
+    let parts: Vec<_> = values.chain(is_copied.then_some(&*body)).collect();
+    let mut buffer = Bytes::from(parts.concat());
+    for value in headers.values_mut() {
+        let own = buffer.split_to(value.len());
+        let shared = match COMMON.iter().find(|common| *value == **common) {
+            Some(common) => Ok(HeaderValue::from_static(common)),
+            None => HeaderValue::from_maybe_shared(own),
+        };
+        // Always valid: the bytes were a header value before.
+        if let Ok(shared) = shared {
+            *value = shared;
+        }
+    }
+    if is_copied { buffer } else { body }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::{collection::vec, prelude::*};
+
+    use super::*;
+
+    /// The begin of a regeneration after the end of the one before and its time, in microseconds, the
+    /// error of its `Date` in seconds, and a letter of its content.
+    type Run = (i64, i64, i64, char);
+
+    fn runs() -> impl Strategy<Value = Vec<Run>> {
+        let pause = prop_oneof![0..2_000_000_i64, 0..20_000_000_i64];
+        let letter = prop_oneof![Just('a'), Just('b'), Just('c')];
+        vec((pause, 0..2_000_000_i64, -1..=1_i64, letter), 2..8)
+    }
+
+    proptest! {
+        /// RFC 9110 §8.8.2.2: no client can have the date of two versions.
+        #[test]
+        fn date_names_one_version(start in 0..1_000_000_i64, runs in runs()) {
+            let mut clock = 1_790_000_000_000_000 + start;
+            let mut page: Option<Page> = None;
+            let mut date = None;
+            // The dates that a client may have, and the content that it has then.
+            let mut known = Vec::new();
+            for (pause, took, error, letter) in runs {
+                let fence = clock + pause;
+                clock = fence + took;
+                let mut response = Response::new(Bytes::from(letter.to_string()));
+                let tag = HeaderValue::try_from(format!("\"{letter}\"")).expect("a value");
+                response.headers_mut().insert(header::ETAG, tag);
+                let modified = Page::last_modified(&response, Fence(fence), page.as_ref(), date);
+                let modified = modified.expect("a plausible time");
+                if !modified.is_ambiguous {
+                    let shown = modified.seconds;
+                    let other = known.iter().find(|(date, its)| *date == shown && *its != letter);
+                    prop_assert_eq!(other, None);
+                    known.push((shown, letter));
+                }
+                date = Some(clock.div_euclid(1_000_000));
+                known.push((clock.div_euclid(1_000_000) + error, letter));
+                let metadata = Metadata { modified: Some(modified), ..Metadata::default() };
+                page = Some(Page::new("/", response, metadata, page.as_ref()));
+            }
+        }
+    }
+
+    #[test]
+    fn page_that_has_not_changed_for_seconds_has_a_date() {
+        let response = |body: &'static str| Response::new(Bytes::from_static(body.as_bytes()));
+        let second = 1_790_000_000;
+        let first = Page::last_modified(&response("a"), Fence(second * 1_000_000), None, None);
+        let first = first.expect("a plausible time");
+        assert_eq!((first.seconds, first.is_ambiguous), (second - 1, false));
+        let metadata = Metadata {
+            modified: Some(first),
+            ..Metadata::default()
+        };
+        let mut tagged = response("b");
+        let tag = HeaderValue::from_static("\"b\"");
+        tagged.headers_mut().insert(header::ETAG, tag);
+        let first = Page::new("/", response("a"), metadata, None);
+        for (later, expected) in [(1, None), (2, None), (3, Some(second + 2))] {
+            let fence = (second + later) * 1_000_000;
+            let next = Page::last_modified(&tagged, Fence(fence), Some(&first), Some(second));
+            let next = next.expect("a plausible time");
+            let date = Some(next.seconds).filter(|_| !next.is_ambiguous);
+            assert_eq!(date, expected, "{later}");
+        }
+    }
+}

@@ -1,0 +1,123 @@
+use std::{
+    error::Error as StdError,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Response, header};
+use perennial_store::error::with_causes;
+
+use crate::{
+    cache::{Generated, Page},
+    http::fields::seconds,
+};
+
+/// The most bytes of an error that explanations show.
+const LONGEST_ERROR: usize = 1000;
+
+/// A run of the generator.
+pub(crate) type Generator = Pin<Box<dyn Future<Output = Generated> + Send>>;
+
+/// The generator that a request brings.
+#[derive(Default)]
+pub(crate) struct Generate {
+    /// `None`: it runs.
+    pub(crate) run: Option<Generator>,
+    /// The name of the layer, for events.
+    pub(crate) layer: Arc<str>,
+    /// The application has requested the regeneration.
+    pub(crate) is_requested: bool,
+    /// Returns false for a stored version that counts as missing, as the caller cannot read it.
+    pub(crate) readable: Option<fn(&Page) -> bool>,
+    /// The row is retained for [`BRIEF_RETENTION`](crate::timing::BRIEF_RETENTION), and not for the
+    /// interval and the site's retention.
+    pub(crate) kept_briefly: bool,
+}
+
+/// The error of an application's generator. The end of the last reference runs the application's code,
+/// whose panic is caught: a visitor may have that reference.
+#[derive(Clone, Debug)]
+pub(crate) struct GeneratorError(Option<Arc<dyn StdError + Send + Sync>>);
+
+impl GeneratorError {
+    /// Hands the error to the application.
+    pub(crate) fn into_inner(mut self) -> Arc<dyn StdError + Send + Sync> {
+        self.0.take().expect("is there until `drop` or this call")
+    }
+
+    fn with_causes(&self) -> String {
+        self.0
+            .as_deref()
+            .map_or_else(String::new, |error| with_causes(error))
+    }
+}
+
+impl Drop for GeneratorError {
+    fn drop(&mut self) {
+        if let Some(error) = self.0.take()
+            && catch_unwind(AssertUnwindSafe(move || drop(error))).is_err()
+        {
+            tracing::error!("the `Drop` of a generator's error panicked");
+        }
+    }
+}
+
+/// A failed regeneration, for the waiting visitors. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) error: GeneratorError,
+    /// The generator's response, if there is one.
+    pub(crate) response: Option<Arc<Response<Bytes>>>,
+    /// The time until another try, which follows from the failures before.
+    pub(crate) retry_in: Duration,
+}
+
+impl Failure {
+    pub(crate) fn new(error: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Self {
+            error: GeneratorError(Some(Arc::from(error.into()))),
+            response: None,
+            retry_in: Duration::ZERO,
+        }
+    }
+
+    /// Returns the error with its causes.
+    pub(crate) fn whole_text(&self) -> String {
+        self.error.with_causes()
+    }
+
+    /// Returns the error with its causes, cut to [`LONGEST_ERROR`]. Memory keeps no more of a failure: its
+    /// response may be large, and visitors may ask for many pages that fail.
+    pub(crate) fn text(&self) -> Arc<str> {
+        let mut text = self.error.with_causes();
+        text.truncate(text.floor_char_boundary(LONGEST_ERROR));
+        text.into()
+    }
+
+    /// Adds the time until another try.
+    pub(crate) fn retrying(mut self, retry_in: Duration) -> Self {
+        self.retry_in = retry_in;
+        if let Some(response) = &mut self.response {
+            let headers = Arc::make_mut(response).headers_mut();
+            let retry_after = headers.entry(header::RETRY_AFTER);
+            retry_after.or_insert_with(|| seconds(retry_in).into());
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_of_a_failure_is_bounded() {
+        assert_eq!(&*Failure::new("it failed").text(), "it failed");
+        // Cut between two characters.
+        let long = Failure::new("x".to_owned() + &"ä".repeat(1000)).text();
+        assert_eq!(long.len(), LONGEST_ERROR - 1);
+    }
+}

@@ -1,0 +1,778 @@
+//! The invalidation list (Varnish calls it the ban list) as this process knows it, and the verdict
+//! on a version.
+//!
+//! An invalidation is a name with an epoch, a growing number of the database's. A version stores
+//! the latest epoch that was known before its generator began; invalidations with a later epoch
+//! apply to it.
+//!
+//! A transaction of the application cannot give its invalidation an epoch, as epochs are to become
+//! visible in their order. Its row in the outbox is numbered after the commit, soon after a process
+//! first sees it. From that sighting on, the process honours the row without an epoch: it applies to
+//! versions whose generators may have begun before the commit. These are the process's own versions
+//! from before the sighting, and those of other processes that do not know of a later epoch.
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, HashSet},
+    sync::{
+        PoisonError, RwLock,
+        atomic::{
+            AtomicU64,
+            Ordering::{Acquire, Release},
+        },
+    },
+};
+
+use perennial_store::{Epoch, Error, NameList, OutboxRow, name::bounded};
+
+use crate::cache::{
+    entry::{Revised, Sighting, Validity},
+    invalidation::names::Names,
+    metadata::Metadata,
+};
+
+/// The number of stale names, and of purged names, that a process keeps: the latest ones. For the older
+/// ones, all versions from before the oldest one that is kept are stale, or purged.
+pub(crate) const KEPT: usize = 100_000;
+
+/// The number of names above which a process drops all but the [`KEPT`] ones, which takes a while.
+const MOST: usize = KEPT + KEPT / 2;
+
+/// The target of an invalidation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target<'a> {
+    /// The resource of this key and its variants, whose keys continue with a `#`.
+    Key(&'a str),
+    /// All resources whose keys begin with this text.
+    Prefix(&'a str),
+    /// All resources with this tag.
+    Tag(&'a str),
+    /// The resource of this key and its variants, whose versions are not served any more.
+    Purged(&'a str),
+    /// The resources whose keys begin with this text, whose versions are not served any more.
+    PurgedPrefix(&'a str),
+    /// The resources with this tag, whose versions are not served any more.
+    PurgedTag(&'a str),
+    /// All resources, as this revision of the site's code was seen for the first time.
+    Revision(&'a str),
+}
+
+impl<'a> Target<'a> {
+    /// Returns the name of the target for all processes, of at most 255 bytes.
+    ///
+    /// # Errors
+    ///
+    /// A prefix is longer than 180 bytes or has a NUL: a prefix cannot be shortened as other names
+    /// are.
+    pub(crate) fn name(self) -> Result<String, Error> {
+        if let Self::Prefix(text) | Self::PurgedPrefix(text) = self
+            && !text.is_empty()
+            && bounded(text) != text
+        {
+            return Err(Error::invalid(format!(
+                "the prefix {text:?} cannot be used: write one of at most 180 bytes, without a NUL"
+            )));
+        }
+        Ok(match self {
+            Self::Key(key) => format!("key:{}", bounded(key)),
+            Self::Prefix(prefix) => format!("prefix:{prefix}"),
+            Self::Tag(tag) => format!("tag:{}", bounded(tag)),
+            Self::Purged(key) => format!("purged:{}", bounded(key)),
+            Self::PurgedPrefix(prefix) => format!("purged_prefix:{prefix}"),
+            Self::PurgedTag(tag) => format!("purged_tag:{}", bounded(tag)),
+            Self::Revision(revision) => format!("revision:{}", bounded(revision)),
+        })
+    }
+
+    fn parse(name: &'a str) -> Option<Self> {
+        let (kind, text) = name.split_once(':')?;
+        Some(match kind {
+            "key" => Self::Key(text),
+            "prefix" => Self::Prefix(text),
+            "tag" => Self::Tag(text),
+            "purged" => Self::Purged(text),
+            "purged_prefix" => Self::PurgedPrefix(text),
+            "purged_tag" => Self::PurgedTag(text),
+            "revision" => Self::Revision(text),
+            // A newer release has written the name.
+            _ => return None,
+        })
+    }
+}
+
+/// The invalidation list of this process.
+#[derive(Debug)]
+pub(crate) struct Invalidations {
+    list: RwLock<List>,
+    /// Grows with each change, so that a version is compared again only then.
+    changes: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct List {
+    /// This process knows all invalidations up to this epoch.
+    seen: Epoch,
+    /// The latest epoch that this process knows.
+    latest: Epoch,
+    /// This process knows all invalidations from before its start.
+    complete: bool,
+    effects: Effects<Epoch>,
+    unnumbered: Unnumbered,
+    /// The name of the revision of the site's code, if the builder was given one.
+    revision: Option<String>,
+    /// The epoch in which that revision was first seen, or seen again after another one.
+    /// `None`: it was never seen.
+    revised: Option<Epoch>,
+    /// The name under which this process has yet to store its revision.
+    unsaid: Option<String>,
+    /// The latest epoch of another revision.
+    other_revised: Option<Epoch>,
+}
+
+/// The committed invalidations that have no epoch yet.
+#[derive(Debug, Default)]
+struct Unnumbered {
+    /// The name of each row of the outbox, and the number of the sighting at which this process first
+    /// saw the row.
+    rows: BTreeMap<String, (String, Sighting)>,
+    /// The number of the latest sighting.
+    latest: Sighting,
+    /// The latest epoch at each sighting of these rows. A version with a later one was generated after the
+    /// sighting.
+    epochs: BTreeMap<Sighting, Epoch>,
+    /// The effects of the rows.
+    effects: Effects<Sighting>,
+}
+
+/// What the names make stale, and what they purge. `N`: the numbers of the invalidations.
+#[derive(Debug, Default)]
+struct Effects<N> {
+    stale: Effect<N>,
+    purged: Effect<N>,
+}
+
+/// The names that are stale, or those that are purged, with the numbers of their latest
+/// invalidation.
+#[derive(Debug, Default)]
+struct Effect<N> {
+    keys: Names<N>,
+    prefixes: Names<N>,
+    tags: Names<N>,
+    /// The number before which all versions are affected: that of an invalidation of everything, or
+    /// of names that are not kept.
+    before: N,
+    /// The number of the latest invalidation.
+    latest: N,
+}
+
+impl Invalidations {
+    pub(crate) fn new(revision: Option<String>) -> Self {
+        let revision = revision.and_then(|revision| Target::Revision(&revision).name().ok());
+        let list = List {
+            revision,
+            ..List::default()
+        };
+        Self {
+            list: RwLock::new(list),
+            changes: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns the count of changes. A verdict that was computed at the same count is still valid.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Acquire)
+    }
+
+    /// Returns the latest epoch without a gap before: this process knows all invalidations until then.
+    pub(crate) fn seen(&self) -> Epoch {
+        self.read(|list| list.seen)
+    }
+
+    /// Returns the latest epoch that this process knows. A generator that begins now sees all data
+    /// from before that epoch.
+    pub(crate) fn latest(&self) -> Epoch {
+        self.read(|list| list.latest)
+    }
+
+    /// Returns true if this process knows all invalidations from before its start.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.read(|list| list.complete)
+    }
+
+    pub(crate) fn complete(&self) {
+        if !self.is_complete() {
+            self.change(|list| list.complete = true);
+        }
+    }
+
+    /// Decides whether this process has to store its revision, after it has read all invalidations
+    /// from before its start: the database has never seen the revision, or has seen another one
+    /// later. In the second case, the stored name ends with the epoch of the other revision, so
+    /// that all processes of a rollback store the same name.
+    pub(crate) fn say_revision(&self) {
+        let unsaid = self.read(|list| {
+            let name = list.revision.as_ref()?;
+            let Some(revised) = list.revised else {
+                return Some(name.clone());
+            };
+            let later = list.other_revised.filter(|other| *other > revised)?;
+            Some(format!("{name};{later}"))
+        });
+        if unsaid.is_some() {
+            self.change(|list| list.unsaid = unsaid);
+        }
+    }
+
+    /// Returns the name of the revision that is to be stored. Until then, the versions of other
+    /// processes count as stale, as older code may have generated them.
+    pub(crate) fn unsaid_revision(&self) -> Option<String> {
+        self.read(|list| list.unsaid.clone())
+    }
+
+    /// Returns when this process's revision was seen.
+    pub(crate) fn revision(&self) -> Revised {
+        self.read(List::revision)
+    }
+
+    /// Adds an invalidation by this process.
+    pub(crate) fn add(&self, name: &str, epoch: Epoch) {
+        self.change(|list| list.add(name, epoch));
+    }
+
+    /// Adds the invalidations that follow [`seen`](Self::seen) without a gap.
+    pub(crate) fn learn(&self, invalidated: &[(String, Epoch)]) {
+        let Some(latest) = invalidated.iter().map(|(_, epoch)| *epoch).max() else {
+            return;
+        };
+        self.change(|list| {
+            list.add_all(invalidated);
+            list.seen = list.seen.max(latest);
+        });
+    }
+
+    /// Takes in rows of the outbox that have no epoch yet. `knows_all`: this process knows all epochs that
+    /// were stored when the rows were read.
+    pub(crate) fn see_unnumbered(&self, rows: &[OutboxRow], knows_all: bool) {
+        let is_new = |list: &List| {
+            let known = &list.unnumbered.rows;
+            rows.iter().any(|row| !known.contains_key(&row.id))
+        };
+        if self.read(is_new) {
+            self.change(|list| {
+                let latest = if knows_all { list.latest } else { Epoch::MAX };
+                list.unnumbered.see(rows, latest);
+            });
+        }
+    }
+
+    /// Forgets the rows of the outbox that are not there any more: they were numbered, and this
+    /// process knows their epochs.
+    pub(crate) fn keep_unnumbered(&self, ids: &HashSet<String>) {
+        let has_left = |list: &List| list.unnumbered.rows.keys().any(|id| !ids.contains(id));
+        if self.read(has_left) {
+            self.change(|list| list.unnumbered.keep(ids));
+        }
+    }
+
+    /// Returns the ids of the rows of the outbox that have no epoch yet, as far as this process knows.
+    pub(crate) fn unnumbered(&self) -> Vec<String> {
+        self.read(|list| list.unnumbered.rows.keys().cloned().collect())
+    }
+
+    /// Returns the latest sighting of rows of the outbox without an epoch. A
+    /// generator that begins now reads the data of all of these rows.
+    pub(crate) fn sightings(&self) -> Sighting {
+        self.read(|list| list.unnumbered.latest)
+    }
+
+    /// Takes in invalidations out of their order.
+    pub(crate) fn add_all(&self, invalidated: &[(String, Epoch)]) {
+        if !invalidated.is_empty() {
+            self.change(|list| list.add_all(invalidated));
+        }
+    }
+
+    /// Affects all versions from before `epoch`, in place of the older names of a list.
+    pub(crate) fn affect_all(&self, list: NameList, epoch: Epoch) {
+        self.change(|known| match list {
+            NameList::Purged => known.effects.purged.affect_all(epoch),
+            NameList::Stale | NameList::Revisions => known.effects.stale.affect_all(epoch),
+        });
+    }
+
+    /// Notes that all invalidations up to this epoch were added.
+    pub(crate) fn have_seen(&self, epoch: Epoch) {
+        self.change(|list| {
+            list.seen = list.seen.max(epoch);
+            list.latest = list.latest.max(epoch);
+        });
+    }
+
+    /// Returns the effect of the invalidations on the version of this key with these metadata.
+    pub(crate) fn judge(&self, key: &str, metadata: &Metadata) -> Validity {
+        self.read(|list| {
+            let judged = list.judge(key, metadata);
+            if judged == Validity::Valid && metadata.revision < list.revision() {
+                // Older code generated the version after this process's revision was first seen.
+                return Validity::Invalidated;
+            }
+            judged
+        })
+    }
+
+    fn read<T>(&self, what: impl FnOnce(&List) -> T) -> T {
+        what(&self.list.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn change(&self, what: impl FnOnce(&mut List)) {
+        let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
+        what(&mut list);
+        // Under the lock: a reader that sees the number sees the change.
+        self.changes.fetch_add(1, Release);
+    }
+}
+
+impl List {
+    fn revision(&self) -> Revised {
+        match self.unsaid {
+            Some(_) => Revised::Unannounced,
+            None => self.revised.map_or(Revised::Never, Revised::In),
+        }
+    }
+
+    fn add_all(&mut self, invalidated: &[(String, Epoch)]) {
+        for (name, epoch) in invalidated {
+            self.add(name, *epoch);
+        }
+        self.effects.keep_latest();
+    }
+
+    fn add(&mut self, name: &str, epoch: Epoch) {
+        self.latest = self.latest.max(epoch);
+        if let Some(target) = Target::parse(name) {
+            if let Target::Revision(_) = target {
+                self.revise(name, epoch);
+            }
+            self.effects.add(target, epoch);
+        }
+    }
+
+    fn revise(&mut self, name: &str, epoch: Epoch) {
+        let is_own = self.revision.as_ref().is_some_and(|own| {
+            let rest = name.strip_prefix(&**own);
+            rest.is_some_and(|rest| rest.is_empty() || is_return(rest))
+        });
+        let revised = if is_own {
+            &mut self.revised
+        } else {
+            &mut self.other_revised
+        };
+        *revised = (*revised).max(Some(epoch));
+        if self.unsaid.as_deref() == Some(name) {
+            self.unsaid = None;
+        }
+    }
+
+    fn judge(&self, key: &str, metadata: &Metadata) -> Validity {
+        let names = variants_of(key);
+        let applies = |effect: &Effect<Epoch>, unnumbered: &Effect<Sighting>| {
+            effect.latest_on(key, &names, metadata) > metadata.epoch
+                || self
+                    .unnumbered
+                    .is_since(unnumbered.latest_on(key, &names, metadata), metadata)
+        };
+        let Effects { stale, purged } = &self.effects;
+        let unnumbered = &self.unnumbered.effects;
+        if applies(purged, &unnumbered.purged) {
+            Validity::Purged
+        } else if applies(stale, &unnumbered.stale) {
+            Validity::Invalidated
+        } else {
+            Validity::Valid
+        }
+    }
+}
+
+impl Unnumbered {
+    fn see(&mut self, rows: &[OutboxRow], latest: Epoch) {
+        self.latest = Sighting(self.latest.0 + 1);
+        self.epochs.insert(self.latest, latest);
+        for OutboxRow { id, name } in rows {
+            if !self.rows.contains_key(id) {
+                self.rows.insert(id.clone(), (name.clone(), self.latest));
+                self.affect(name, self.latest);
+            }
+        }
+        self.effects.keep_latest();
+    }
+
+    fn keep(&mut self, ids: &HashSet<String>) {
+        let mut rows = std::mem::take(&mut self.rows);
+        rows.retain(|id, _| ids.contains(id));
+        self.effects = Effects::default();
+        for (name, sighting) in rows.values() {
+            self.affect(name, *sighting);
+        }
+        let oldest = rows.values().map(|(_, sighting)| *sighting).min();
+        self.epochs
+            .retain(|sighting, _| oldest.is_some_and(|oldest| *sighting >= oldest));
+        self.rows = rows;
+    }
+
+    fn affect(&mut self, name: &str, sighting: Sighting) {
+        if let Some(target) = Target::parse(name) {
+            self.effects.add(target, sighting);
+        }
+    }
+
+    /// Returns true if a row that was first seen at this sighting may have been committed
+    /// after the version's generator began.
+    fn is_since(&self, sighting: Sighting, metadata: &Metadata) -> bool {
+        let latest = self.epochs.get(&sighting);
+        sighting > metadata.sightings && latest.is_some_and(|latest| metadata.epoch <= *latest)
+    }
+}
+
+impl<N: Copy + Default + Ord> Effects<N> {
+    fn add(&mut self, target: Target<'_>, number: N) {
+        let Self { stale, purged } = self;
+        match target {
+            Target::Key(key) => stale.add(number, key, |names| &mut names.keys),
+            Target::Tag(tag) => stale.add(number, tag, |names| &mut names.tags),
+            Target::Prefix("") | Target::Revision(_) => stale.affect_all(number),
+            Target::Prefix(text) => stale.add(number, text, |names| &mut names.prefixes),
+            Target::Purged(key) => purged.add(number, key, |names| &mut names.keys),
+            Target::PurgedTag(tag) => purged.add(number, tag, |names| &mut names.tags),
+            Target::PurgedPrefix("") => purged.affect_all(number),
+            Target::PurgedPrefix(text) => purged.add(number, text, |names| &mut names.prefixes),
+        }
+    }
+
+    fn keep_latest(&mut self) {
+        self.stale.keep_latest();
+        self.purged.keep_latest();
+    }
+}
+
+impl<N: Copy + Default + Ord> Effect<N> {
+    fn add(&mut self, number: N, name: &str, kind: impl FnOnce(&mut Self) -> &mut Names<N>) {
+        self.latest = self.latest.max(number);
+        if number > self.before {
+            kind(self).add(name, number);
+        }
+    }
+
+    /// Affects all versions from before `number`, in place of the names up to then.
+    fn affect_all(&mut self, number: N) {
+        self.latest = self.latest.max(number);
+        if number > self.before {
+            self.before = number;
+            for names in [&mut self.keys, &mut self.prefixes, &mut self.tags] {
+                names.drop_older(number);
+            }
+        }
+    }
+
+    fn names(&self) -> [&Names<N>; 3] {
+        [&self.keys, &self.prefixes, &self.tags]
+    }
+
+    /// Drops all names but the latest [`KEPT`] ones, if there are more than [`MOST`]. Few versions in use
+    /// are that old.
+    fn keep_latest(&mut self) {
+        let names = self.names();
+        if names.iter().map(|names| names.len()).sum::<usize>() > MOST {
+            let mut numbers: Vec<_> = names.iter().flat_map(|names| names.numbers()).collect();
+            let last_dropped = numbers.len() - KEPT - 1;
+            let last_dropped = *numbers.select_nth_unstable(last_dropped).1;
+            self.affect_all(last_dropped);
+        }
+    }
+
+    /// Returns the latest number of an invalidation of this resource, whose key has these `names`, or
+    /// of a part of it.
+    fn latest_on(&self, key: &str, names: &[Cow<'_, str>], metadata: &Metadata) -> N {
+        if metadata.of_all {
+            return self.latest;
+        }
+        let tags = metadata.tags.iter();
+        let tags = tags.filter_map(|tag| self.tags.get(&bounded(tag)));
+        let parts = metadata.parts.iter();
+        let parts = parts.map(|part| self.latest_on_key(part, &variants_of(part)));
+        let latest = parts.chain(tags).max().unwrap_or_default();
+        latest.max(self.latest_on_key(key, names)).max(self.before)
+    }
+
+    fn latest_on_key(&self, key: &str, names: &[Cow<'_, str>]) -> N {
+        let keys = names.iter().filter_map(|name| self.keys.get(name));
+        let latest = keys.chain(self.prefixes.latest_prefix_of(key));
+        latest.max().unwrap_or_default()
+    }
+}
+
+/// Returns the names that a key has in the list: the key itself, and the part before each `#`, which is
+/// the key that has this one as a variant.
+fn variants_of(key: &str) -> Vec<Cow<'_, str>> {
+    let ends = key.match_indices('#').map(|(at, _)| at);
+    let ends = ends.chain([key.len()]);
+    ends.map(|end| bounded(&key[..end])).collect()
+}
+
+/// Returns true for the end of the name of a revision that has returned: `;` and an epoch.
+fn is_return(rest: &str) -> bool {
+    let epoch = rest.strip_prefix(';');
+    epoch.is_some_and(|epoch| !epoch.is_empty() && epoch.bytes().all(|it| it.is_ascii_digit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn metadata(epoch: i64, tags: &[&str]) -> Metadata {
+        Metadata {
+            epoch: Epoch(epoch),
+            tags: tags.iter().map(|tag| (*tag).to_owned()).collect(),
+            ..Metadata::default()
+        }
+    }
+
+    fn known(list: &[(Target<'_>, i64)]) -> Invalidations {
+        let invalidations = Invalidations::new(None);
+        let named =
+            |(target, epoch): &(Target<'_>, i64)| (target.name().expect("fits"), Epoch(*epoch));
+        let list: Vec<_> = list.iter().map(named).collect();
+        invalidations.learn(&list);
+        invalidations
+    }
+
+    #[test]
+    fn invalidation_applies_to_older_versions_only() {
+        let long = "/l".repeat(200);
+        let long_variant = format!("{long}#&accept=x");
+        let table: &[(Target<'_>, &str, &[&str], Validity)] = &[
+            (Target::Key("/a"), "/a", &[], Validity::Invalidated),
+            (
+                Target::Key("/a"),
+                "/a#&accept=x",
+                &[],
+                Validity::Invalidated,
+            ),
+            (Target::Key("/a"), "/a#/b", &[], Validity::Invalidated),
+            (Target::Key("/a#/b"), "/a#/b", &[], Validity::Invalidated),
+            (
+                Target::Key("/a#/b"),
+                "/a#/b#&accept=x",
+                &[],
+                Validity::Invalidated,
+            ),
+            (Target::Key("/a#/b"), "/a", &[], Validity::Valid),
+            (Target::Key("/a"), "/a?b=1", &[], Validity::Valid),
+            (Target::Key("/a"), "/ab", &[], Validity::Valid),
+            (Target::Key(""), "/a", &[], Validity::Valid),
+            (Target::Key(&long), &long, &[], Validity::Invalidated),
+            (
+                Target::Key(&long),
+                &long_variant,
+                &[],
+                Validity::Invalidated,
+            ),
+            (Target::Key(&long), &long[..398], &[], Validity::Valid),
+            (Target::Prefix("/a"), "/ab?c", &[], Validity::Invalidated),
+            (Target::Prefix("/a"), "/b/a", &[], Validity::Valid),
+            (Target::Prefix(""), "anything", &[], Validity::Invalidated),
+            (Target::Tag("t"), "/a", &["s", "t"], Validity::Invalidated),
+            (Target::Tag("t"), "/a", &["tt", "T"], Validity::Valid),
+            (Target::Tag("t"), "t", &[], Validity::Valid),
+            (
+                Target::Tag("a:b\n#%"),
+                "/",
+                &["a:b\n#%"],
+                Validity::Invalidated,
+            ),
+            (Target::Purged("/a"), "/a", &[], Validity::Purged),
+            (Target::Purged("/a"), "/a#x", &[], Validity::Purged),
+            (Target::Purged("/a"), "/b", &[], Validity::Valid),
+            (Target::PurgedPrefix("/a"), "/a/b", &[], Validity::Purged),
+            (Target::PurgedPrefix(""), "/a", &[], Validity::Purged),
+            (Target::PurgedPrefix("/a"), "/b/a", &[], Validity::Valid),
+            (Target::PurgedTag("t"), "/a", &["s", "t"], Validity::Purged),
+            (Target::PurgedTag("t"), "t", &["tt"], Validity::Valid),
+            (Target::Revision("x"), "/a", &[], Validity::Invalidated),
+        ];
+        for (target, key, tags, void) in table {
+            let known = known(&[(*target, 7)]);
+            assert_eq!(
+                known.judge(key, &metadata(6, tags)),
+                *void,
+                "{target:?} {key}"
+            );
+            assert_eq!(
+                known.judge(key, &metadata(7, tags)),
+                Validity::Valid,
+                "{target:?} {key}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_invalidation_of_everything_takes_the_place_of_older_ones() {
+        let all = known(&[
+            (Target::Key("/a"), 1),
+            (Target::Tag("t"), 2),
+            (Target::Purged("/p"), 3),
+            (Target::Prefix(""), 4),
+            (Target::Key("/b"), 5),
+        ]);
+        assert_eq!(
+            all.read(|list| list.effects.stale.names().map(Names::len)),
+            [1, 0, 0]
+        );
+        assert_eq!((all.seen().0, all.latest().0), (5, 5));
+        assert_eq!(all.judge("/p", &metadata(0, &[])), Validity::Purged);
+        assert_eq!(all.judge("/a", &metadata(3, &[])), Validity::Invalidated);
+        assert_eq!(all.judge("/b", &metadata(4, &[])), Validity::Invalidated);
+        assert_eq!(all.judge("/a", &metadata(4, &[])), Validity::Valid);
+    }
+
+    /// Returns the name that a process says which has just begun.
+    fn said(process: &Invalidations) -> Option<String> {
+        process.say_revision();
+        process.unsaid_revision()
+    }
+
+    #[test]
+    fn a_revision_that_returns_counts_as_new_once() {
+        let seen = |names: &[(&str, i64)]| {
+            let process = Invalidations::new(Some("1".into()));
+            let names = names
+                .iter()
+                .map(|(name, epoch)| ((*name).to_owned(), Epoch(*epoch)));
+            process.learn(&names.collect::<Vec<_>>());
+            process
+        };
+        assert_eq!(said(&seen(&[])).as_deref(), Some("revision:1"));
+        let both = [("revision:1", 3), ("revision:2", 7)];
+        let began = seen(&both);
+        assert_eq!(said(&began).as_deref(), Some("revision:1;7"));
+        // Until the name is stored, versions of others count as stale, and own ones do not.
+        let version = |revision| Metadata {
+            revision,
+            ..metadata(10, &[])
+        };
+        assert_eq!(
+            began.judge("/", &version(Revised::In(Epoch(8)))),
+            Validity::Invalidated
+        );
+        let own = version(began.revision());
+        assert_eq!(began.judge("/", &own), Validity::Valid);
+        began.learn(&[("revision:1;7".to_owned(), Epoch(12))]);
+        assert_eq!(began.unsaid_revision(), None);
+        assert_eq!(began.judge("/", &own), Validity::Invalidated);
+        let returned = seen(&[both[0], both[1], ("revision:1;7", 9)]);
+        assert_eq!(
+            (said(&returned), returned.revision()),
+            (None, Revised::In(Epoch(9)))
+        );
+        assert_eq!(
+            returned.judge("/", &version(Revised::In(Epoch(7)))),
+            Validity::Invalidated
+        );
+        assert_eq!(
+            returned.judge("/", &version(Revised::In(Epoch(9)))),
+            Validity::Valid
+        );
+        // Another revision, whose name only begins in the same way.
+        let other = seen(&[both[0], ("revision:1;", 4), ("revision:1;x", 5)]);
+        assert_eq!(said(&other).as_deref(), Some("revision:1;5"));
+    }
+
+    #[test]
+    fn names_are_short_and_come_back() {
+        let long = "x".repeat(10_000);
+        for text in ["", "a", "a:b", &long, "a\0b"] {
+            for target in [
+                Target::Key(text),
+                Target::Tag(text),
+                Target::Purged(text),
+                Target::Revision(text),
+            ] {
+                let name = target.name().expect("fits");
+                assert!(name.len() <= 255 && !name.contains('\0'), "{name}");
+                assert!(Target::parse(&name).is_some());
+            }
+        }
+        assert_eq!(Target::parse("prefix:/a:b"), Some(Target::Prefix("/a:b")));
+        assert!(Target::Prefix(&long).name().is_err());
+        assert!(Target::Prefix("a\0").name().is_err());
+        assert_eq!(Target::Prefix("").name().expect("fits"), "prefix:");
+        assert_eq!(Target::parse("*"), None);
+        assert_eq!(Target::parse("sparkle:a"), None);
+    }
+
+    #[test]
+    fn names_that_are_not_kept_count_as_everything_of_their_list() {
+        let all = known(&[(Target::Tag("t"), 1), (Target::Purged("/p"), 2)]);
+        all.affect_all(NameList::Stale, Epoch(9));
+        assert_eq!((all.seen().0, all.latest().0), (2, 2), "not all are known");
+        all.have_seen(Epoch(9));
+        assert_eq!((all.seen().0, all.latest().0), (9, 9));
+        assert_eq!(all.judge("/a", &metadata(8, &[])), Validity::Invalidated);
+        assert_eq!(all.judge("/a", &metadata(9, &[])), Validity::Valid);
+        assert_eq!(all.judge("/p", &metadata(1, &[])), Validity::Purged);
+        all.affect_all(NameList::Purged, Epoch(8));
+        assert_eq!(all.judge("/a", &metadata(7, &[])), Validity::Purged);
+        assert_eq!(all.judge("/a", &metadata(8, &[])), Validity::Invalidated);
+    }
+
+    #[test]
+    fn too_many_names_count_as_everything_of_their_list_but_for_the_latest() {
+        for (kinds, effect) in [
+            (["key:", "tag:", "prefix:/"], Validity::Invalidated),
+            (
+                ["purged:", "purged_tag:", "purged_prefix:/"],
+                Validity::Purged,
+            ),
+        ] {
+            let names = |range: std::ops::Range<i64>| {
+                let kinds = kinds.iter().cycle();
+                let names = range
+                    .zip(kinds)
+                    .map(|(n, kind)| (format!("{kind}{n}"), Epoch(n)));
+                names.collect::<Vec<_>>()
+            };
+            let all = Invalidations::new(None);
+            let most = i64::try_from(MOST).expect("fits");
+            all.learn(&names(1..most + 1));
+            assert_eq!(all.judge("?", &metadata(0, &[])), Validity::Valid);
+            all.learn(&names(most + 1..most + 2));
+            let left = all.read(|list| {
+                let effects = [&list.effects.stale, &list.effects.purged].map(Effect::names);
+                effects
+                    .as_flattened()
+                    .iter()
+                    .map(|names| names.len())
+                    .sum::<usize>()
+            });
+            assert_eq!(left, KEPT);
+            let dropped = most + 1 - i64::try_from(KEPT).expect("fits");
+            assert_eq!(all.judge("?", &metadata(dropped - 1, &[])), effect);
+            assert_eq!(all.judge("?", &metadata(dropped, &[])), Validity::Valid);
+            let last = format!("{}", most + 1);
+            assert_eq!(all.judge(&last, &metadata(most, &[])), effect);
+        }
+    }
+
+    #[test]
+    fn invalidation_learned_twice_or_late_changes_nothing() {
+        let known = known(&[(Target::Key("/a"), 9)]);
+        known.add("key:/a", Epoch(4));
+        assert_eq!(known.judge("/a", &metadata(8, &[])), Validity::Invalidated);
+        known.learn(&[]);
+        assert_eq!(known.seen(), Epoch(9));
+        // The process adds its own invalidation of epoch 12 before it learns the epochs 10 and 11
+        // of other processes.
+        known.add("key:/b", Epoch(12));
+        assert_eq!((known.seen().0, known.latest().0), (9, 12));
+        assert_eq!(known.judge("/b", &metadata(9, &[])), Validity::Invalidated);
+    }
+}

@@ -1,0 +1,171 @@
+use std::time::Duration;
+
+use perennial_store::error::words::seconds;
+
+use crate::cache::history::PastVersion;
+use perennial_store::{Fence, Holder, words};
+
+/// A choice of entries, for [`Perennial::entries`](crate::Perennial::entries).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "a filter does nothing until it is passed to `Perennial::entries`"]
+pub struct EntryFilter {
+    prefix: String,
+    tag: Option<String>,
+    state: Option<EntryState>,
+    from: Option<String>,
+    pub(crate) limit: usize,
+}
+
+impl Default for EntryFilter {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl EntryFilter {
+    /// Returns a filter that every entry passes.
+    pub fn new() -> Self {
+        Self {
+            prefix: String::new(),
+            tag: None,
+            state: None,
+            from: None,
+            limit: 100,
+        }
+    }
+
+    /// Sets the beginning of the keys. Default: every key.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// Sets a tag that the entries have. Default: any.
+    pub fn tag(mut self, tag: impl Into<String>) -> Self {
+        self.tag = Some(tag.into());
+        self
+    }
+
+    /// Sets the state of the entries. Default: any.
+    pub fn state(mut self, state: EntryState) -> Self {
+        self.state = Some(state);
+        self
+    }
+
+    /// Continues at [`EntryPage::next`] of the page before. Default: at the first key.
+    pub fn start_at(mut self, next: impl Into<String>) -> Self {
+        self.from = Some(next.into());
+        self
+    }
+
+    /// Sets the largest number of entries on a page. Default: 100.
+    ///
+    /// # Panics
+    ///
+    /// Panics outside of 1 – 1000.
+    pub fn limit(mut self, limit: usize) -> Self {
+        assert!((1..=1000).contains(&limit), "a page has 1 to 1000 entries");
+        self.limit = limit;
+        self
+    }
+
+    pub(crate) fn passes(&self, entry: &Entry) -> bool {
+        entry.key.starts_with(&self.prefix)
+            && self.state.is_none_or(|state| entry.state == state)
+            && self.tag.as_ref().is_none_or(|tag| entry.tags.contains(tag))
+    }
+
+    /// Returns the beginning of the stored names that may belong to the filter. A name has no NUL, and a
+    /// long name is stored by its first 128 bytes and a digest.
+    fn beginning(&self) -> &str {
+        let plain = self.prefix.split('\0').next().unwrap_or_default();
+        &plain[..plain.floor_char_boundary(128)]
+    }
+
+    /// The first name in the store that may belong to the filter. No name is empty.
+    pub(crate) fn first_name(&self) -> String {
+        let from = self
+            .from
+            .as_deref()
+            .unwrap_or_default()
+            .max(self.beginning());
+        if from.is_empty() { "\u{1}" } else { from }.to_owned()
+    }
+
+    /// Returns true if no name from this one on belongs to the filter.
+    pub(crate) fn is_behind(&self, name: &str) -> bool {
+        let beginning = self.beginning();
+        !name.starts_with(beginning) && name > beginning
+    }
+}
+
+/// A page of the list of entries.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct EntryPage {
+    /// The entries, in the order of their stored names.
+    pub entries: Vec<Entry>,
+    /// The place of the next page; `None`: this is the last one. A page may have fewer entries than
+    /// the limit.
+    pub next: Option<String>,
+}
+
+words! {
+    /// The state of an entry, as this process knows it.
+    pub enum EntryState("state of an entry") {
+        /// The version is younger than its interval.
+        Fresh => "fresh",
+        /// The version is older than its interval, or invalidated: the next request regenerates it.
+        Stale => "stale",
+        /// The version is too old to be served, or purged.
+        Expired => "expired",
+        /// The last regeneration has failed or its response was too large, and no process tries
+        /// again before the cooldown ends. A stored version that is not expired is served
+        /// meanwhile.
+        Cooldown => "cooldown",
+        /// The responses are not stored: the service answers each request. CacheEntry to this process
+        /// alone.
+        HitForPass => "hit-for-pass",
+    }
+}
+
+/// A stored resource, or a key in cooldown or hit-for-pass, without its content.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct Entry {
+    /// The key.
+    pub key: String,
+    /// The [name of the layer](crate::layer::RefreshLayer::name), or `content`.
+    pub layer: String,
+    /// The state.
+    pub state: EntryState,
+    /// The status of the response. `None`: nothing is stored.
+    pub status: Option<u16>,
+    /// The age of the version; zero if nothing is stored.
+    #[serde(rename = "age_s", serialize_with = "seconds")]
+    pub age: Duration,
+    /// The interval, by the process that stored the version; zero if nothing is stored.
+    #[serde(rename = "interval_s", serialize_with = "seconds")]
+    pub interval: Duration,
+    /// The time until a request regenerates the page. Zero: the next request does.
+    #[serde(rename = "next_regeneration_s", serialize_with = "seconds")]
+    pub next_regeneration: Duration,
+    /// The stored size, in bytes: of the body, the headers, and the metadata, which have the tags and a long
+    /// key.
+    pub bytes: u64,
+    /// The approximate size in memory, in bytes; `None`: not in memory.
+    pub memory_bytes: Option<u64>,
+    /// The tags.
+    pub tags: Vec<String>,
+    /// The [revision](crate::Builder::revision) of the process that stored the version.
+    pub revision: Option<String>,
+    /// The fence of the version; zero if nothing is stored.
+    pub fence: Fence,
+    /// The holder of the lease, while a process regenerates the resource.
+    pub holder: Option<Holder>,
+    /// The time until the holder's lease, or the cooldown, ends.
+    #[serde(rename = "remaining_s", serialize_with = "seconds")]
+    pub remaining: Duration,
+    /// The latest 20 generations, newest first.
+    pub history: Vec<PastVersion>,
+}

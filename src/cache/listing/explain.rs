@@ -1,0 +1,277 @@
+use std::{sync::Arc, time::Duration};
+
+use perennial_store::{
+    Error, Fence, LockKind, LockName, LockState, Probe,
+    error::words::{of_seconds, read_seconds, seconds},
+    words,
+};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::{
+    cache::{
+        Cache, CacheEntry, Lookup, Version,
+        entry::{DecisionContext, Freshness, Validity},
+    },
+    event::{Bypass, Served},
+    policy::Refresh,
+};
+
+/// The answer that a request would get now, with the context that lead to it; from
+/// [`Perennial::explain`](crate::Perennial::explain). The crate `perennial-admin` words it for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Explanation {
+    /// The answer. A request whose response is not known yet counts as [`Served::Generated`].
+    pub served: Served,
+    /// The [name of the layer](crate::layer::RefreshLayer::name).
+    pub layer: String,
+    /// The key; `None`: the request bypasses the cache before it has one.
+    pub key: Option<String>,
+    /// The version that is there; `None`: there is none, or nobody looked for one.
+    pub version: Option<ExplainedVersion>,
+    /// A process is known to generate the page at the moment. Nobody looks for that where the answer is a
+    /// fresh version.
+    pub is_running: bool,
+    /// The cooldown after a failed generation; `None`: none is known.
+    pub cooldown: Option<ExplainedCooldown>,
+    /// The time for which the reason of a bypass holds that the last generation has shown; `None`: the
+    /// reason is in the request, or in the layer.
+    #[serde(
+        rename = "holds_for_s",
+        serialize_with = "optional",
+        deserialize_with = "read_optional"
+    )]
+    pub holds_for: Option<Duration>,
+    /// The names of the request's credentials (`cookie`, `authorization`) that the handler does not see.
+    pub hidden_headers: Vec<String>,
+}
+
+/// A version in an [`Explanation`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ExplainedVersion {
+    /// The version is in the memory of this process; false: in the database alone.
+    pub in_memory: bool,
+    /// The state of the version.
+    pub state: VersionState,
+    /// The age.
+    #[serde(
+        rename = "age_s",
+        serialize_with = "seconds",
+        deserialize_with = "read_seconds"
+    )]
+    pub age: Duration,
+    /// The age at which the version is stale.
+    #[serde(
+        rename = "interval_s",
+        serialize_with = "seconds",
+        deserialize_with = "read_seconds"
+    )]
+    pub interval: Duration,
+    /// The tags, with those of the parts.
+    pub tags: Vec<String>,
+    /// The keys of the parts.
+    pub parts: Vec<String>,
+}
+
+/// The pause after a failed generation, in an [`Explanation`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ExplainedCooldown {
+    /// The time until the next attempt.
+    #[serde(
+        rename = "left_s",
+        serialize_with = "seconds",
+        deserialize_with = "read_seconds"
+    )]
+    pub left: Duration,
+    /// The number of failed generations in a row, as far as is known.
+    pub failures: u32,
+    /// The error of the last one with its causes, at most 1,000 bytes of them; `None`: another process has
+    /// it in its log.
+    pub error: Option<String>,
+}
+
+words! {
+    /// The state of a version in an [`Explanation`].
+    pub enum VersionState("state of a version") {
+        /// Younger than its interval.
+        Fresh => "fresh",
+        /// Older than its interval.
+        Old => "old",
+        /// Invalidated, and still served.
+        Invalidated => "invalidated",
+        /// Too old to be served.
+        Expired => "expired",
+        /// Purged, and not served any more.
+        Purged => "purged",
+    }
+}
+
+fn optional<S: Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    match time {
+        Some(time) => seconds(time, serializer),
+        None => serializer.serialize_none(),
+    }
+}
+
+fn read_optional<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    let seconds = Option::<f64>::deserialize(deserializer)?;
+    Ok(seconds.map(of_seconds))
+}
+
+impl Explanation {
+    /// Explains a request that bypasses the cache.
+    pub(crate) fn bypass(why: Bypass) -> Self {
+        Self::new(Served::Bypass(why))
+    }
+
+    fn new(served: Served) -> Self {
+        Self {
+            served,
+            layer: String::new(),
+            key: None,
+            version: None,
+            is_running: false,
+            cooldown: None,
+            holds_for: None,
+            hidden_headers: Vec::new(),
+        }
+    }
+
+    /// Adds what the page's lock shows of its regeneration. `failure`: the error of the last one, if this
+    /// process knows it.
+    fn with_lock(self, lock: &LockState, failure: Option<&str>) -> Self {
+        let is_over = lock.remaining.is_zero();
+        let cooldown = ExplainedCooldown {
+            left: lock.remaining,
+            failures: lock.failures,
+            error: failure.map(str::to_owned),
+        };
+        Self {
+            is_running: lock.owned && !is_over,
+            cooldown: Some(cooldown).filter(|_| !lock.owned && !is_over),
+            ..self
+        }
+    }
+}
+
+impl ExplainedVersion {
+    fn new(version: &Version, context: &DecisionContext<'_>, in_memory: bool) -> Self {
+        let meta = &version.page.meta;
+        let is_invalidated = version.invalidated(context.list) != Validity::Valid;
+        Self {
+            in_memory,
+            state: match version.freshness(context) {
+                Freshness::Fresh => VersionState::Fresh,
+                Freshness::Stale if is_invalidated => VersionState::Invalidated,
+                Freshness::Stale => VersionState::Old,
+                Freshness::Expired => VersionState::Expired,
+                Freshness::Purged => VersionState::Purged,
+            },
+            age: version.age(context.now),
+            interval: meta.terms(context.policy).interval,
+            tags: meta.stored.tags.to_vec(),
+            parts: meta.stored.parts.to_vec(),
+        }
+    }
+
+    /// The answer to a request that finds this version.
+    fn served(&self) -> Served {
+        match self.state {
+            VersionState::Fresh => Served::Hit,
+            VersionState::Old | VersionState::Invalidated => Served::Stale,
+            VersionState::Expired | VersionState::Purged => Served::Generated,
+        }
+    }
+}
+
+impl Cache {
+    pub(crate) fn has_in_memory(&self, key: &str) -> bool {
+        self.memory.get(key).is_some()
+    }
+
+    /// Explains the answer to a request with this key, from memory or else from the database. Generates
+    /// and stores nothing.
+    pub(crate) async fn explain(
+        self: &Arc<Self>,
+        key: &str,
+        policy: &Refresh,
+    ) -> Result<Explanation, Error> {
+        self.synced().await;
+        let context = self.context(key, policy);
+        let known = self.memory.get(key).filter(|known| {
+            matches!(known, CacheEntry::Version(_))
+                || matches!(known.clone().look(&context, || false), Lookup::Hit(_))
+        });
+        let probe = async |known| {
+            let name = LockName::of(LockKind::Page, key);
+            self.store.call(Probe { name, known }).await
+        };
+        let (version, in_memory, lock) = match known {
+            Some(CacheEntry::Version(version)) => (version, true, None),
+            Some(CacheEntry::HitForPass { until, why, .. }) => {
+                return Ok(Explanation {
+                    holds_for: Some(until - context.now),
+                    ..Explanation::bypass(why)
+                });
+            }
+            Some(CacheEntry::Cooldown {
+                until,
+                failures,
+                failure,
+                ..
+            }) => {
+                let cooldown = ExplainedCooldown {
+                    left: until - context.now,
+                    failures,
+                    error: failure.as_deref().map(str::to_owned),
+                };
+                return Ok(Explanation {
+                    cooldown: Some(cooldown),
+                    ..Explanation::new(Served::Unavailable)
+                });
+            }
+            None => {
+                let asked = self.now();
+                let probed = probe(Fence::NONE).await?;
+                let Some(entry) = probed.entry else {
+                    return Ok(self.explain_missing(&probed.lock));
+                };
+                let version = Version::stored(key, entry, asked, policy, None);
+                (Arc::new(version), false, Some(probed.lock))
+            }
+        };
+        let found = ExplainedVersion::new(&version, &self.context(key, policy), in_memory);
+        let lock = match (found.served(), lock) {
+            (Served::Hit, _) => None,
+            (_, Some(lock)) => Some(lock),
+            (_, None) => probe(Fence::MAX).await.ok().map(|probed| probed.lock),
+        };
+        let explanation = match (found.served(), lock) {
+            (Served::Generated, Some(lock)) => self.explain_missing(&lock),
+            (served, Some(lock)) => {
+                Explanation::new(served).with_lock(&lock, version.failure.as_deref())
+            }
+            (served, None) => Explanation::new(served),
+        };
+        Ok(Explanation {
+            version: Some(found),
+            ..explanation
+        })
+    }
+
+    /// Explains the answer to a request for a page without a version that may be served, whose lock is in this
+    /// state.
+    fn explain_missing(&self, lock: &LockState) -> Explanation {
+        if self.is_closing() {
+            return Explanation::bypass(Bypass::ShuttingDown);
+        }
+        let served = match (lock.owned, lock.remaining.is_zero()) {
+            (true, false) => Served::Collapsed,
+            (false, false) => Served::Unavailable,
+            (_, true) => Served::Generated,
+        };
+        Explanation::new(served).with_lock(lock, None)
+    }
+}

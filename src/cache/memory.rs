@@ -1,0 +1,223 @@
+//! The memory tier: this process's knowledge of each key.
+
+#[cfg(feature = "compression")]
+use std::time::Duration;
+
+use foldhash::quality::RandomState;
+use perennial_store::Epoch;
+#[cfg(feature = "compression")]
+use quick_cache::sync::EntryAction;
+use quick_cache::{Lifecycle, OptionsBuilder, Weighter, sync::Cache};
+
+use crate::{
+    cache::{CacheEntry, Invalidations, Page, Version, entry::Validity},
+    event::Observer,
+};
+
+/// The approximate size of an entry beside its text and content: the version, map entries, counters
+/// and pointers.
+const OVERHEAD: usize = 256 + size_of::<Page>() + size_of::<Version>();
+
+/// The approximate weight of a small entry.
+const SMALL: u64 = 2048;
+
+pub(crate) struct Memory(Cache<String, CacheEntry, Weight, RandomState, Evictions>);
+
+/// Reports the keys that have to leave memory.
+#[derive(Clone)]
+struct Evictions(Observer);
+
+/// What has left memory by one call. The cache drops it after its own lock: then the keys are
+/// reported, and the values end. A subscriber of the log, or the `Drop` of a value of the
+/// application, may call the site.
+#[derive(Default)]
+struct Left {
+    observer: Option<Observer>,
+    evicted: Vec<String>,
+    values: Vec<CacheEntry>,
+}
+
+impl Lifecycle<String, CacheEntry> for Evictions {
+    type RequestState = Left;
+
+    // Not called for a key whose value is replaced, as `on_evict` is.
+    fn before_evict(&self, left: &mut Left, key: &String, _: &mut CacheEntry) {
+        left.observer.get_or_insert_with(|| self.0.clone());
+        left.evicted.push(key.clone());
+    }
+
+    fn on_evict(&self, left: &mut Left, _: String, value: CacheEntry) {
+        left.values.push(value);
+    }
+}
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        if let Some(observer) = &self.observer {
+            self.evicted.iter().for_each(|key| observer.evicted(key));
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Weight;
+
+impl Memory {
+    /// Creates a memory of this many bytes, in which a body of up to `largest` bytes has room.
+    pub(crate) fn new(bytes: u64, largest: usize, observer: Observer) -> Self {
+        // Each shard bounds its own part. With few shards, a part has room for some of the largest
+        // bodies.
+        let shards = (bytes / (largest as u64).saturating_mul(4).max(1)).clamp(1, 64);
+        let options = OptionsBuilder::new()
+            .shards(1 << shards.ilog2())
+            // The number of evicted keys that the cache remembers, so that a key that returns
+            // stays.
+            .estimated_items_capacity((bytes / SMALL) as usize)
+            .ghost_allocation(1.0)
+            .weight_capacity(bytes)
+            .build()
+            .expect("both capacities are given");
+        Self(Cache::with_options(
+            options,
+            Weight,
+            RandomState::default(),
+            Evictions(observer),
+        ))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Returns the approximate size of all entries, in bytes.
+    pub(crate) fn weight(&self) -> u64 {
+        self.0.weight()
+    }
+
+    pub(crate) fn get(&self, key: &str) -> Option<CacheEntry> {
+        self.0.get(key)
+    }
+
+    /// Returns the approximate size of the entry of this key, in bytes; `None`: there is none.
+    pub(crate) fn weight_of(&self, key: &str) -> Option<u64> {
+        let view = self.0.peek(key)?;
+        Some(Weight.weight(&key.to_owned(), &view))
+    }
+
+    /// Returns the keys without a version, by reading all entries.
+    pub(crate) fn without_version(&self) -> Vec<(String, CacheEntry)> {
+        let known = self.0.iter();
+        known
+            .filter(|(_, view)| !matches!(view, CacheEntry::Version(_)))
+            .collect()
+    }
+
+    /// Returns true if the invalidation of this name applies to any entry, by reading all entries.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        let alone = Invalidations::new(None);
+        alone.add(name, Epoch::MAX);
+        self.0.iter().any(|(key, view)| {
+            let meta = match &view {
+                CacheEntry::Version(version) => &version.page.meta,
+                CacheEntry::HitForPass { meta, .. } | CacheEntry::Cooldown { meta, .. } => meta,
+            };
+            alone.judge(&key, &meta.stored) != Validity::Valid
+        })
+    }
+
+    pub(crate) fn remove(&self, key: &str) {
+        self.0.remove(key);
+    }
+
+    /// Changes a page, whose weight may change.
+    #[cfg(feature = "compression")]
+    pub(crate) fn change(&self, key: &str, change: impl FnOnce(&Page)) {
+        // Without a wait: quick_cache waits only for a placeholder, and this crate makes none.
+        let _ = self.0.entry(key, Some(Duration::ZERO), |_, view| {
+            if let CacheEntry::Version(version) = view {
+                change(&version.page);
+            }
+            EntryAction::Retain(())
+        });
+        // The new weight may exceed the capacity, and the cache checks only here and at an
+        // insertion.
+        self.0.set_capacity(self.0.capacity());
+    }
+
+    pub(crate) fn insert(&self, key: &str, view: CacheEntry) {
+        self.0.insert(key.to_owned(), view);
+    }
+}
+
+impl Weighter<String, CacheEntry> for Weight {
+    fn weight(&self, key: &String, view: &CacheEntry) -> u64 {
+        let content = match view {
+            CacheEntry::Version(version) => {
+                let (meta, body) = (&version.page.meta, &version.page.body);
+                let tags = meta.stored.tags.iter().map(String::len);
+                let parts = meta.stored.parts.iter().map(String::len);
+                let metadata = tags.chain(parts).sum::<usize>() + key.len();
+                #[cfg(feature = "compression")]
+                let metadata =
+                    metadata + body.codings.as_ref().map_or(0, |codings| codings.weight());
+                let failure = version.failure.as_ref().map_or(0, |failure| failure.len());
+                body.plain.weight() + metadata + failure
+            }
+            CacheEntry::Cooldown { failure, .. } => {
+                failure.as_ref().map_or(0, |failure| failure.len())
+            }
+            CacheEntry::HitForPass { .. } => 0,
+        };
+        (OVERHEAD + key.len() + content) as u64
+    }
+}
+
+#[cfg(all(test, feature = "compression"))]
+mod tests {
+    use http::header;
+
+    use bytes::Bytes;
+    use http::Response;
+
+    use perennial_store::Fence;
+
+    use super::*;
+    use crate::{
+        cache::{
+            Metadata,
+            entry::{Origin, Version},
+        },
+        clock::Tick,
+    };
+
+    #[test]
+    fn codings_of_a_version_count_in_the_weight_of_memory() {
+        let memory = Memory::new(1 << 20, 1 << 16, Observer::default());
+        let mut content = Response::new(Bytes::from(vec![b'x'; 1000]));
+        let html = http::HeaderValue::from_static("text/html");
+        content.headers_mut().insert(header::CONTENT_TYPE, html);
+        let view = |response, fence| {
+            let page = Page::new("/", response, Metadata::default(), None);
+            CacheEntry::Version(Version::new(page.into(), fence, Tick(0), Origin::Stored).into())
+        };
+        memory.insert("/", view(content.clone(), Fence(1)));
+        let plain = memory.0.weight();
+        let put = |size| {
+            let coded = |size| Response::new(Bytes::from(vec![b'y'; size]));
+            memory.change("/", |page| {
+                let codings = page.body.codings.as_ref().expect("is compressible");
+                codings.put([Some(coded(size)), Some(coded(500))], None);
+            });
+        };
+        put(300);
+        assert_eq!(memory.0.weight(), plain + 800);
+        memory.insert("/", view(content.clone(), Fence(2)));
+        put(2 << 20);
+        assert!(memory.0.weight() <= 1 << 20, "it has to go");
+        memory.change("/elsewhere", |_| panic!("there is none"));
+        memory.insert("/", view(content, Fence(3)));
+        assert_eq!(memory.0.weight(), plain);
+        memory.remove("/");
+        assert_eq!(memory.0.weight(), 0);
+    }
+}

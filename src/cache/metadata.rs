@@ -1,0 +1,337 @@
+//! The metadata beside a version's response, and the verdict of the invalidation list.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, SystemTime},
+};
+
+use http::{HeaderMap, Response, StatusCode};
+use perennial_store::Epoch;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    cache::{
+        Invalidations,
+        entry::{AsOf, InvalidationView, Revised, Sighting, Validity},
+    },
+    clock::{duration, micros},
+    extensions::{RefreshAfter, Tags},
+    http::terms::{self, Terms},
+    key,
+    policy::{GenerationTimes, Refresh},
+    timing::PROVISIONAL,
+};
+
+/// The metadata of a stored version: a column, and a part of the JSON text beside the content.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Metadata {
+    /// The latest epoch before the generator began. Later invalidations apply to the version. A
+    /// column.
+    #[serde(skip)]
+    pub(crate) epoch: Epoch,
+    /// The [sightings](InvalidationView::sightings) of this process before the generator began. The generator has read
+    /// the data of the rows that were seen by then. The first one for a version from the store.
+    #[serde(skip)]
+    pub(crate) sightings: Sighting,
+    /// The revision of the generating process.
+    pub(crate) revision: Revised,
+    pub(crate) tags: Arc<[String]>,
+    /// The keys of the parts, at any depth.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    pub(crate) parts: Arc<[String]>,
+    /// The parts and tags were too many: each invalidation applies.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) of_all: bool,
+    /// The time until the interval of a part ends.
+    #[serde(with = "optional_micros", skip_serializing_if = "Option::is_none")]
+    pub(crate) parts_last: Option<Duration>,
+    /// The interval, if the generator set one.
+    #[serde(with = "optional_micros", skip_serializing_if = "Option::is_none")]
+    pub(crate) refresh_after: Option<Duration>,
+    /// A part of the version was stale, provisional itself, or missing.
+    #[serde(rename = "provisional")]
+    pub(crate) is_provisional: bool,
+    /// The generated date of the last modification.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) modified: Option<LastModified>,
+}
+
+/// The generated date of a version, for `Last-Modified`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LastModified {
+    /// The date in whole seconds since 1970.
+    pub(crate) seconds: i64,
+    /// A client may have this date, or a later one, from an earlier version, so no response has it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_ambiguous: bool,
+}
+
+impl Metadata {
+    /// Returns the metadata in the store's column and text. The metadata of an unreadable text are
+    /// older than every invalidation.
+    pub(crate) fn decode(epoch: Epoch, text: &str) -> Self {
+        match serde_json::from_str(text) {
+            Ok(metadata) => Self { epoch, ..metadata },
+            Err(_) => Self::default(),
+        }
+    }
+}
+
+/// The text about a version that the list of entries shows, beside the metadata that decide.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Description {
+    pub(crate) layer: String,
+    #[serde(with = "optional_micros", skip_serializing_if = "Option::is_none")]
+    pub(crate) stale_while_revalidate: Option<Duration>,
+    /// The revision of the code, by its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) code: Option<String>,
+    /// The key, if its name in the store is another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) key: Option<String>,
+}
+
+impl Description {
+    /// Returns the JSON text of both.
+    pub(crate) fn encode(&self, metadata: &Metadata) -> String {
+        #[derive(Serialize)]
+        struct Both<'a> {
+            #[serde(flatten)]
+            metadata: &'a Metadata,
+            #[serde(flatten)]
+            description: &'a Description,
+        }
+        let both = Both {
+            metadata,
+            description: self,
+        };
+        serde_json::to_string(&both).expect("texts, numbers and lists have a JSON form")
+    }
+
+    /// Reads a text. An unreadable text describes nothing.
+    pub(crate) fn decode(text: &str) -> Self {
+        serde_json::from_str(text).unwrap_or_default()
+    }
+}
+
+/// Durations as whole microseconds.
+mod optional_micros {
+    use super::{Deserialize, Duration, duration, micros};
+
+    pub(crate) fn serialize<S: serde::Serializer>(
+        time: &Option<Duration>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serde::Serialize::serialize(&time.map(micros), serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: serde::Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Duration>, D::Error> {
+        Option::<i64>::deserialize(deserializer).map(|micros| micros.map(duration))
+    }
+}
+
+/// The metadata of a version, or of a key without one.
+#[derive(Debug)]
+pub(crate) struct Meta {
+    pub(crate) key: Box<str>,
+    pub(crate) stored: Metadata,
+    /// The status of the response.
+    status: StatusCode,
+    /// The interval and the limits of staleness that the response's headers declare; `None`: they
+    /// declare nothing. In a place of its own, as a hit reads all other fields.
+    declared: Option<Box<Terms>>,
+    /// The key's place in the spread of `Refresh::jitter`.
+    unit: f64,
+    /// The interval by the policy's schedule.
+    scheduled: Option<Duration>,
+    /// The verdict of the invalidation list (the lowest two bits), and the list's count of changes
+    /// at the time of the verdict.
+    verdict: AtomicU64,
+}
+
+impl Meta {
+    pub(crate) fn new(key: &str, stored: Metadata) -> Self {
+        Self {
+            key: key.into(),
+            stored,
+            status: StatusCode::OK,
+            declared: None,
+            unit: key::unit(key),
+            scheduled: None,
+            // The verdict before the first change.
+            verdict: AtomicU64::new(0),
+        }
+    }
+
+    /// Creates the metadata of a key without a version.
+    pub(crate) fn without_version(key: &str, as_of: AsOf, Tags(tags): Tags) -> Self {
+        let AsOf { epoch, revision } = as_of;
+        let stored = Metadata {
+            epoch,
+            revision,
+            tags,
+            ..Metadata::default()
+        };
+        Self::new(key, stored)
+    }
+
+    /// Adds the [sightings](InvalidationView::sightings) of this process.
+    pub(crate) fn seen(mut self, sightings: Sighting) -> Self {
+        self.stored.sightings = sightings;
+        self
+    }
+
+    /// Adds the times that the response declares.
+    pub(crate) fn of_response(self, status: StatusCode, headers: &HeaderMap) -> Self {
+        Self {
+            status,
+            declared: terms::declared(headers).map(Box::new),
+            ..self
+        }
+    }
+
+    /// Sets the times that follow from the policy of the regeneration.
+    pub(crate) fn timed(&mut self, policy: &Refresh, times: GenerationTimes) {
+        self.scheduled = policy.scheduled(times, self.unit);
+    }
+
+    pub(crate) fn key(&self) -> &str {
+        &self.key
+    }
+
+    pub(crate) fn as_of(&self) -> AsOf {
+        AsOf {
+            epoch: self.stored.epoch,
+            revision: self.stored.revision,
+        }
+    }
+
+    pub(crate) fn is_negative(&self) -> bool {
+        terms::is_negative(self.status)
+    }
+
+    #[inline(always)]
+    pub(crate) fn terms(&self, policy: &Refresh) -> Terms {
+        let mut terms = match &self.declared {
+            Some(declared) if policy.from_headers => **declared,
+            _ => {
+                let interval = self.scheduled;
+                let interval = interval.unwrap_or_else(|| policy.interval_at(self.unit));
+                let interval = terms::interval_for(self.status, interval);
+                Terms {
+                    interval,
+                    stale_while_revalidate: policy.stale_while_revalidate,
+                    stale_if_error: policy.stale_if_error,
+                }
+            }
+        };
+        if let Some(interval) = self.stored.refresh_after {
+            terms.interval = interval;
+        }
+        if let Some(last) = self.stored.parts_last {
+            terms.interval = terms.interval.min(last);
+        }
+        if self.stored.is_provisional {
+            terms.interval = terms.interval.min(PROVISIONAL);
+        }
+        terms
+    }
+}
+
+/// Returns the interval that a response would have, generated now.
+pub(crate) fn interval_of<B>(response: &Response<B>, policy: &Refresh) -> Duration {
+    let after = response.extensions().get::<RefreshAfter>();
+    let metadata = Metadata {
+        refresh_after: after.map(|RefreshAfter(after)| *after),
+        ..Metadata::default()
+    };
+    let mut meta = Meta::new("", metadata).of_response(response.status(), response.headers());
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now = micros(now.unwrap_or_default());
+    let times = GenerationTimes {
+        began: now,
+        published: now,
+    };
+    meta.timed(policy, times);
+    meta.terms(policy).interval
+}
+
+impl InvalidationView for Invalidations {
+    fn latest(&self) -> Epoch {
+        self.latest()
+    }
+
+    fn revision(&self) -> Revised {
+        self.revision()
+    }
+
+    fn sightings(&self) -> Sighting {
+        self.sightings()
+    }
+
+    /// Judges the metadata. A verdict never improves: the worse one of the last and the new one holds.
+    fn judge(&self, meta: &Meta) -> Validity {
+        let changes = self.changes();
+        let cached = meta.verdict.load(Relaxed);
+        let verdict = if cached >> 2 == changes {
+            cached & 3
+        } else {
+            let verdict = match self.judge(&meta.key, &meta.stored) {
+                Validity::Valid => 0,
+                Validity::Invalidated => 1,
+                Validity::Purged => 2,
+            };
+            let verdict = verdict.max(cached & 3);
+            meta.verdict.store(changes << 2 | verdict, Relaxed);
+            verdict
+        };
+        match verdict {
+            0 => Validity::Valid,
+            1 => Validity::Invalidated,
+            _ => Validity::Purged,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn unreadable_metadata_is_older_than_every_invalidation() {
+        assert_eq!(Metadata::decode(Epoch(7), "{}").epoch, Epoch(7));
+        assert_eq!(Metadata::decode(Epoch(7), "{").epoch, Epoch::NONE);
+    }
+
+    proptest! {
+        #[test]
+        fn metadata_comes_back_unchanged(
+            epoch: i64, revision: i64, tags: Vec<String>, parts: Vec<String>, of_all: bool, after in proptest::option::of(0..i64::MAX),
+            is_provisional: bool, layer: String, seconds: i64, is_ambiguous: bool,
+        ) {
+            let refresh_after = after.map(duration);
+            let metadata = Metadata {
+                epoch: Epoch(epoch), sightings: Sighting::default(), revision: revision.into(), tags: tags.into(), parts: parts.into(), of_all, parts_last: refresh_after, refresh_after, is_provisional,
+                modified: Some(LastModified { seconds, is_ambiguous }),
+            };
+            let description = Description { layer, stale_while_revalidate: refresh_after, ..Description::default() };
+            let text = description.encode(&metadata);
+            prop_assert_eq!(Metadata::decode(Epoch(epoch), &text), metadata);
+            prop_assert_eq!(Description::decode(&text), description);
+        }
+
+        #[test]
+        fn garbage_never_panics(text: String) {
+            let _ = (Metadata::decode(Epoch(1), &text), Description::decode(&text));
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! What a generator is made from: its calls for other content and for the pages of inner layers,
+//! whose keys, tags and intervals the result takes over.
+//!
+//! A [`Run`] is one run of a generator, as everything that runs inside of it sees it. It is found by
+//! a value of the task, or, where a middleware hands the request to another task, in the request's
+//! extensions.
+
+use std::{
+    collections::BTreeSet,
+    fmt,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use perennial_store::locked;
+use tokio::{sync::OwnedSemaphorePermit, time::Instant};
+
+use super::{DecisionContext, Freshness, Version};
+
+/// The most names, keys and tags, that content takes over. Beyond, each invalidation applies to the
+/// content.
+const MOST: usize = 256;
+
+/// The permit of a regeneration, which everything that it starts shares.
+pub(crate) type Permit = Arc<OwnedSemaphorePermit>;
+
+tokio::task_local! {
+    /// The run that this task carries out.
+    static RUN: Arc<Run>;
+}
+
+/// The number of runs in this process.
+static RUNNING: AtomicUsize = AtomicUsize::new(0);
+
+/// A run of a generator, or of a request that the application sends by `warm` or `regenerate`.
+pub(crate) struct Run {
+    /// False: the application's request, whose pages are no parts of anything.
+    is_generator: bool,
+    /// The generator of this run, or that has started it.
+    chain: Option<Arc<Chain>>,
+    inherited: Mutex<Inherited>,
+    /// The site that has given the permit.
+    site: Site,
+    permit: Option<Permit>,
+    /// The end of the waits for parts.
+    until: Instant,
+}
+
+/// A generator and those that wait for it.
+#[derive(Debug)]
+pub(crate) struct Chain {
+    site: Site,
+    key: Arc<str>,
+    outer: Option<Arc<Self>>,
+}
+
+/// The address of a site in memory, which tells it from other sites of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Site(pub(crate) usize);
+
+impl Chain {
+    fn has(&self, site: Site, key: &str) -> bool {
+        let is_it = self.site == site && *self.key == *key;
+        is_it
+            || self
+                .outer
+                .as_ref()
+                .is_some_and(|outer| outer.has(site, key))
+    }
+}
+
+/// The keys, tags and intervals of parts, for the content that is made from them.
+#[derive(Debug, Default)]
+pub(crate) struct Inherited {
+    /// The keys of the parts, at any depth.
+    pub(crate) keys: BTreeSet<String>,
+    /// Their tags, and those that the generator has attached.
+    pub(crate) tags: BTreeSet<String>,
+    /// The names were too many: each invalidation applies.
+    pub(crate) of_all: bool,
+    /// The end of the interval of the part whose interval ends first.
+    ends: Option<Instant>,
+    /// A part was stale, provisional itself, or missing.
+    pub(crate) is_provisional: bool,
+}
+
+impl Inherited {
+    /// Returns the time until the first interval of a part ends.
+    pub(crate) fn left(&self) -> Option<Duration> {
+        self.ends.map(|ends| ends - Instant::now())
+    }
+
+    fn add(&mut self, version: &Version, context: &DecisionContext<'_>) {
+        let meta = &version.page.meta;
+        let stored = &meta.stored;
+        self.keys.insert(meta.key().to_owned());
+        self.keys.extend(stored.parts.iter().cloned());
+        self.tags.extend(stored.tags.iter().cloned());
+        self.of_all |= stored.of_all;
+        // The provisional content is stale soon, whenever the part's interval ends.
+        if stored.is_provisional || version.freshness(context) > Freshness::Fresh {
+            self.is_provisional = true;
+        } else {
+            let interval = meta.terms(context.policy).interval;
+            self.end_in(interval.saturating_sub(version.age(context.now)));
+        }
+    }
+
+    fn end_in(&mut self, left: Duration) {
+        let ends = Instant::now().checked_add(left);
+        self.ends = self.ends.into_iter().chain(ends).min();
+    }
+
+    /// Returns true if the names have just become too many.
+    fn bound(&mut self) -> bool {
+        let are_too_many = self.keys.len() + self.tags.len() > MOST;
+        let is_new = are_too_many && !self.of_all;
+        if are_too_many {
+            self.of_all = true;
+            self.keys.clear();
+            self.tags.clear();
+        }
+        is_new
+    }
+}
+
+impl Run {
+    /// A run of the generator of this key, on a permit. `outer`: the generators that wait for it. Its
+    /// calls for parts wait until three quarters of `timeout` have passed at most, which leaves the
+    /// generator time to end.
+    pub(crate) fn generator(
+        site: Site,
+        key: &Arc<str>,
+        outer: Option<Arc<Chain>>,
+        permit: Option<Permit>,
+        timeout: Duration,
+    ) -> Self {
+        let now = Instant::now();
+        let key = Arc::clone(key);
+        Self {
+            is_generator: true,
+            chain: Some(Arc::new(Chain { site, key, outer })),
+            inherited: Mutex::default(),
+            site,
+            permit,
+            until: now.checked_add(timeout / 4 * 3).unwrap_or(now),
+        }
+    }
+
+    /// A request of the application, on a permit.
+    pub(crate) fn request(site: Site, outer: Option<Arc<Chain>>, permit: Option<Permit>) -> Self {
+        Self {
+            is_generator: false,
+            chain: outer,
+            inherited: Mutex::default(),
+            site,
+            permit,
+            until: Instant::now(),
+        }
+    }
+
+    /// Carries out the run in this task.
+    pub(crate) async fn carry_out<T>(self: Arc<Self>, work: impl Future<Output = T>) -> T {
+        struct Counted;
+        impl Drop for Counted {
+            fn drop(&mut self) {
+                RUNNING.fetch_sub(1, Relaxed);
+            }
+        }
+        RUNNING.fetch_add(1, Relaxed);
+        let _counted = Counted;
+        RUN.scope(self, work).await
+    }
+
+    /// Returns what the parts so far hand on, and begins anew.
+    pub(crate) fn inherited(&self) -> Inherited {
+        std::mem::take(&mut *locked(&self.inherited))
+    }
+
+    /// Returns the permit, if it is this site's.
+    pub(crate) fn permit(&self, site: Site) -> Option<Permit> {
+        self.permit.clone().filter(|_| self.site == site)
+    }
+
+    pub(crate) fn chain(&self) -> Option<Arc<Chain>> {
+        self.chain.clone()
+    }
+
+    /// Returns true for the run of a generator, and false for a request of the application.
+    pub(crate) fn is_generator(&self) -> bool {
+        self.is_generator
+    }
+
+    /// Returns true if the generator of this key has started this run, directly or through others.
+    pub(crate) fn is_within(&self, site: Site, key: &str) -> bool {
+        self.chain
+            .as_ref()
+            .is_some_and(|chain| chain.has(site, key))
+    }
+
+    /// Returns the end of the waits for parts; `None`: there is no time left.
+    pub(crate) fn waits_until(&self) -> Option<Instant> {
+        Some(self.until).filter(|until| *until > Instant::now())
+    }
+
+    /// Takes over a part.
+    pub(crate) fn inherit(&self, part: &Version, context: &DecisionContext<'_>) {
+        self.change(part.page.meta.key(), |inherited| {
+            inherited.add(part, context);
+        });
+    }
+
+    /// A part is missing: the content is provisional.
+    pub(crate) fn inherit_missing(&self) {
+        locked(&self.inherited).is_provisional = true;
+    }
+
+    /// Takes over a response that an inner layer has passed on: its tags, and its interval.
+    pub(crate) fn inherit_passed(&self, tags: &[String], interval: Duration) {
+        self.change("", |inherited| {
+            inherited.tags.extend(tags.iter().cloned());
+            inherited.end_in(interval);
+        });
+    }
+
+    fn change(&self, part: &str, change: impl FnOnce(&mut Inherited)) {
+        let are_too_many = {
+            let mut inherited = locked(&self.inherited);
+            change(&mut inherited);
+            inherited.bound()
+        };
+        // Not under the lock: a subscriber of the log may call the site.
+        if are_too_many {
+            tracing::warn!(
+                part,
+                "content has more than {MOST} parts and tags: each invalidation makes the content stale; give a list as one value, in place of its items"
+            );
+        }
+    }
+}
+
+impl fmt::Debug for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Run")
+            .field("chain", &self.chain)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Returns true while there is a run in this process. Otherwise each request is a visitor's, and need
+/// not look for a run.
+#[inline(always)]
+pub(crate) fn is_any_running() -> bool {
+    RUNNING.load(Relaxed) != 0
+}
+
+/// Returns the run that this task carries out, if there is one.
+#[inline]
+pub(crate) fn current() -> Option<Arc<Run>> {
+    if is_any_running() {
+        RUN.try_with(Arc::clone).ok()
+    } else {
+        None
+    }
+}
+
+/// Returns the run that this task carries out, if it is a generator's.
+#[inline]
+pub(crate) fn generator() -> Option<Arc<Run>> {
+    current().filter(|run| run.is_generator)
+}
+
+/// Returns true if this task runs the generator of this key, or one that it waits for: to wait for
+/// the key would be to wait for itself.
+pub(crate) fn waits_for_itself(site: Site, key: &str) -> bool {
+    current().is_some_and(|run| run.is_within(site, key))
+}
+
+/// Adds tags to the content whose generator this task runs, if there is one.
+pub(crate) fn attach(tags: Vec<String>) {
+    if let Some(run) = generator() {
+        run.change("", |inherited| inherited.tags.extend(tags));
+    }
+}

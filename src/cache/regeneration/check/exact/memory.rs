@@ -1,0 +1,201 @@
+//! Answers from memory: freshness, hit-for-pass and cooldown.
+
+use super::*;
+use crate::cache::{entry::Lookup, regeneration::check::POLICY};
+
+#[test]
+fn freshness_changes_at_exact_ages() {
+    let process = Process::new();
+    let micro = Duration::from_micros(1);
+    for (age, expected) in [
+        (2 * S - micro, Freshness::Fresh),
+        (2 * S, Freshness::Stale),
+        (4 * S, Freshness::Stale),
+        (4 * S + micro, Freshness::Expired),
+    ] {
+        let version = process.version(age, Origin::Stored);
+        assert_eq!(version.freshness(&process.context()), expected, "{age:?}");
+    }
+    for (age, expected) in [(S - micro, Freshness::Fresh), (S, Freshness::Stale)] {
+        let version = process.version(age, Origin::Unsaved);
+        assert_eq!(version.freshness(&process.context()), expected, "{age:?}");
+    }
+}
+
+#[test]
+fn expired_version_is_served_for_the_cooldown_after_a_failure_within_stale_if_error() {
+    for (age, is_served) in [(5 * S, true), (6 * S, false)] {
+        let mut process = Process::new();
+        let expired = process.version(age, Origin::Stored);
+        let mut state = process.generating(Some(expired));
+        let step = process.on(
+            &mut state,
+            Input::Generated(Generated::Failed(Failure::new("it failed"))),
+        );
+        assert_eq!(outcome(&step), Some(Outcome::Failed));
+        match done(&step) {
+            Answer::Version(version) if is_served => {
+                process.now = process.now + (S - Duration::from_micros(1));
+                assert_eq!(version.freshness(&process.context()), Freshness::Stale);
+                process.now = process.now + Duration::from_micros(1);
+                assert_eq!(version.freshness(&process.context()), Freshness::Expired);
+            }
+            Answer::Failed(_) if !is_served => {}
+            answer => panic!("{age:?}: {answer:?}"),
+        }
+    }
+}
+
+#[test]
+fn hit_for_pass_lasts_until_its_end_or_an_invalidation() {
+    let mut process = Process::new();
+    let view = || CacheEntry::<Read>::HitForPass {
+        until: Tick(1001 * SECOND),
+        why: Bypass::Private,
+        meta: Arc::new(meta(AsOf::default())),
+    };
+    let look = |process: &Process| view().look(&process.context(), || false);
+    assert!(matches!(
+        look(&process),
+        Lookup::Hit(Answer::Pass(Bypass::Private))
+    ));
+    let mut invalidated = process;
+    invalidated.list.marks.stale = Epoch(1);
+    assert!(matches!(look(&invalidated), Lookup::Miss));
+    process.now = Tick(1001 * SECOND);
+    assert!(matches!(look(&process), Lookup::Miss));
+    let stale = CacheEntry::Version(process.version(3 * S, Origin::Stored).into());
+    assert!(matches!(
+        stale.clone().look(&process.context(), || false),
+        Lookup::Stale
+    ));
+    assert!(matches!(
+        stale.clone().look(&process.context(), || true),
+        Lookup::Hit(Answer::Version(_))
+    ));
+    assert!(matches!(
+        stale.look(&Process::purged().context(), || true),
+        Lookup::Purged
+    ));
+}
+
+#[test]
+fn cooldown_lasts_until_its_end_or_a_purge() {
+    let mut process = Process::new();
+    let view = || CacheEntry::<Read>::Cooldown {
+        until: Tick(1001 * SECOND),
+        ask_again_at: Tick(1001 * SECOND),
+        failures: 1,
+        failure: None,
+        meta: Arc::new(meta(AsOf::default())),
+    };
+    let look = |process: &Process| view().look(&process.context(), || false);
+    assert!(
+        matches!(look(&process), Lookup::Hit(Answer::Unavailable { retry_in }) if retry_in == S)
+    );
+    assert!(matches!(look(&Process::purged()), Lookup::Miss));
+    process.now = Tick(1001 * SECOND);
+    assert!(matches!(look(&process), Lookup::Miss));
+}
+
+#[test]
+fn cooldown_that_began_without_the_store_asks_the_store_again_before_the_generator_runs() {
+    let mut process = Process::new();
+    let until = process.now + 10 * S;
+    let view = CacheEntry::<Read>::Cooldown {
+        until,
+        ask_again_at: process.now + S,
+        failures: 1,
+        failure: None,
+        meta: Arc::new(meta(AsOf::default())),
+    };
+    process.now = process.now + S;
+    assert!(matches!(
+        view.clone().look(&process.context(), || false),
+        Lookup::Miss
+    ));
+    let asking = |process: &Process| {
+        let (mut state, shown) = Regeneration::new(Some(view.clone()), &process.context());
+        process.on(&mut state, Input::Start);
+        (state, shown)
+    };
+    let retry_in = |shown: Option<&Progress<Read>>| match shown {
+        Some(Progress::Done(Answer::Unavailable { retry_in })) => Some(*retry_in),
+        _ => None,
+    };
+    let (mut state, shown) = asking(&process);
+    assert_eq!(
+        retry_in(Some(&shown)),
+        Some(9 * S),
+        "no visitor waits: {shown:?}"
+    );
+    let step = process.on(&mut state, Input::StoreFailed);
+    assert!(matches!(step.next, Some(Action::End)), "{step:?}");
+    assert_eq!(retry_in(step.progress.as_ref()), Some(9 * S), "{step:?}");
+    let Some(CacheEntry::Cooldown {
+        until: still,
+        ask_again_at,
+        ..
+    }) = step.entry
+    else {
+        panic!("{step:?}");
+    };
+    assert_eq!((still, ask_again_at), (until, process.now + S));
+
+    let (mut state, _) = asking(&process);
+    let version = process.version(S, Origin::Stored);
+    let step = process.on(&mut state, found(Some(version), LockState::default()));
+    assert!(matches!(done(&step), Answer::Version(_)), "{step:?}");
+    let (mut state, _) = asking(&process);
+    let step = process.on(&mut state, found(None, LockState::default()));
+    assert!(
+        matches!(step.next, Some(Action::Acquire { .. })),
+        "{step:?}"
+    );
+
+    process.list.marks.purged = Epoch(1);
+    process.list.marks.latest = Epoch(1);
+    let (mut state, shown) = asking(&process);
+    assert_eq!(retry_in(Some(&shown)), None, "the purge ends the cooldown");
+    let step = process.on(&mut state, Input::StoreFailed);
+    assert!(
+        matches!(step.next, Some(Action::Generate { .. })),
+        "{step:?}"
+    );
+}
+
+#[test]
+fn visitor_gets_an_expired_version_only_of_this_process_and_only_from_after_the_arrival() {
+    let process = Process::new();
+    let version = |origin| process.version(5 * S, origin);
+    let arrived = |ago: Duration| process.now - ago;
+    for (origin, ago, expected) in [
+        (Origin::Unsaved, 5 * S, true),
+        (Origin::Unsaved, 4 * S, false),
+        (Origin::Published { latest: true }, 6 * S, true),
+        (Origin::Stored, 6 * S, false),
+    ] {
+        let is_made = version(origin).is_made_since(arrived(ago));
+        assert_eq!(is_made, expected, "{origin:?}, {ago:?}");
+    }
+}
+
+#[test]
+fn seconds_until_a_version_is_stale_are_rounded_down_and_negative_after_an_invalidation() {
+    let micro = Duration::from_micros(1);
+    let ttl = |process: &Process, age| {
+        let version = process.version(age, Origin::Stored);
+        version.ttl(process.now, &POLICY, &process.list)
+    };
+    for (age, fresh, invalidated) in [
+        (Duration::ZERO, 2, -1),
+        (micro, 1, -1),
+        (S, 1, -1),
+        (2 * S, 0, -1),
+        (2 * S + micro, -1, -1),
+        (7 * S / 2, -2, -2),
+    ] {
+        assert_eq!(ttl(&Process::new(), age), fresh, "{age:?}");
+        assert_eq!(ttl(&Process::purged(), age), invalidated, "{age:?}");
+    }
+}

@@ -1,0 +1,134 @@
+//! The waits of visitors for a regeneration.
+
+use super::*;
+
+/// Returns the wait of a visitor with this time since the arrival.
+fn wait(process: &Process, progress: &Progress<Read>, leads: bool, ago: Duration) -> Next<Read> {
+    let visitor = Visitor {
+        arrived: process.now - ago,
+        leads,
+    };
+    progress.wait(visitor, &process.context())
+}
+
+#[test]
+fn waits_end_at_the_limits_of_the_policy() {
+    let process = Process::new();
+    let until = |wait: Next<Read>| match wait {
+        Next::Until(until) if until.0 < i64::MAX => Some(until - process.now),
+        Next::Until(_) => None,
+        wait => panic!("{wait:?}"),
+    };
+    for (progress, leads, limit) in [
+        (Progress::GeneratingFirst, false, Some(3 * S)),
+        (Progress::GeneratingFirst, true, None),
+        (Progress::HeldByPeer, false, Some(3 * S)),
+        (Progress::Probing, false, Some(3 * S)),
+        (Progress::Probing, true, Some(2 * S)),
+    ] {
+        let waits = until(wait(&process, &progress, leads, Duration::ZERO));
+        assert_eq!(waits, limit, "{progress:?} {leads}");
+        if let Some(limit) = limit {
+            let ended = wait(&process, &progress, leads, limit);
+            assert!(
+                matches!(ended, Next::Answer(Answer::Unavailable { .. })),
+                "{ended:?}"
+            );
+        }
+    }
+    let stale = |age, generating| Progress::Stale {
+        version: process.version(age, Origin::Stored).into(),
+        generating,
+    };
+    let at_once = wait(&process, &stale(3 * S, true), false, Duration::ZERO);
+    assert!(
+        matches!(at_once, Next::Answer(Answer::Version(_))),
+        "{at_once:?}"
+    );
+    for (begun, soft) in [(true, S), (false, S / 2)] {
+        let waits = until(wait(&process, &stale(3 * S, begun), true, Duration::ZERO));
+        assert_eq!(waits, Some(soft));
+        let ended = wait(&process, &stale(3 * S, begun), true, soft);
+        assert!(
+            matches!(ended, Next::Answer(Answer::Version(_))),
+            "{ended:?}"
+        );
+    }
+    let context = process.context();
+    assert!(
+        stale(3 * S, true).has_servable(&context) && !stale(5 * S, true).has_servable(&context)
+    );
+    let expired = |leads| until(wait(&process, &stale(5 * S, true), leads, Duration::ZERO));
+    assert_eq!((expired(true), expired(false)), (None, Some(3 * S)));
+}
+
+#[test]
+fn purge_during_a_wait_ends_it_for_the_leader_alone() {
+    let process = Process::purged();
+    let stale = |generating| Progress::Stale {
+        version: process.version(3 * S, Origin::Stored).into(),
+        generating,
+    };
+    let leads = |begun, ago| wait(&process, &stale(begun), true, ago);
+    assert!(matches!(leads(true, Duration::ZERO), Next::Until(until) if until == process.now + S));
+    assert!(matches!(
+        leads(true, S),
+        Next::Answer(Answer::Pass(Bypass::Purged))
+    ));
+    assert!(matches!(leads(false, S), Next::Until(Tick(i64::MAX))));
+    let done = Progress::Done(Answer::Version(process.version(S, Origin::Stored).into()));
+    let pass = |leads, ago| wait(&process, &done, leads, ago);
+    assert!(matches!(
+        pass(true, Duration::ZERO),
+        Next::Answer(Answer::Pass(_))
+    ));
+    assert!(matches!(pass(false, Duration::ZERO), Next::Restart(_)));
+    assert!(matches!(
+        pass(false, 3 * S),
+        Next::Answer(Answer::Unavailable { .. })
+    ));
+}
+
+#[test]
+fn expired_answer_is_for_the_visitors_who_waited_for_it() {
+    let process = Process::new();
+    let done = |origin| Progress::Done(Answer::Version(process.version(5 * S, origin).into()));
+    let own = Origin::Published { latest: true };
+    let is_version = |wait| matches!(wait, Next::Answer(Answer::Version(_)));
+    assert!(is_version(wait(
+        &process,
+        &done(Origin::Stored),
+        true,
+        Duration::ZERO
+    )));
+    assert!(is_version(wait(&process, &done(own), false, 6 * S)));
+    let other = wait(&process, &done(Origin::Stored), false, Duration::ZERO);
+    assert!(matches!(other, Next::Restart(_)), "{other:?}");
+    let late = wait(&process, &done(Origin::Stored), false, 3 * S);
+    assert!(
+        matches!(late, Next::Answer(Answer::Unavailable { .. })),
+        "{late:?}"
+    );
+}
+
+#[test]
+fn visitors_get_a_servable_version_after_a_panic_of_the_regeneration() {
+    let process = Process::new();
+    let lost = |age| {
+        let progress = Progress::Stale {
+            version: Arc::new(process.version(age, Origin::Stored)),
+            generating: false,
+        };
+        progress.lost(&process.context())
+    };
+    assert!(matches!(lost(3 * S), Answer::Version(_)));
+    let unavailable =
+        |answer: &_| matches!(answer, Answer::Unavailable { retry_in } if *retry_in == S);
+    assert!(unavailable(&lost(5 * S)));
+    assert!(unavailable(
+        &Progress::GeneratingFirst.lost(&process.context())
+    ));
+    let known = Progress::<Read>::Done(Answer::Pass(Bypass::TooLarge));
+    let answer = known.lost(&process.context());
+    assert!(matches!(answer, Answer::Pass(Bypass::TooLarge)));
+}

@@ -1,0 +1,313 @@
+//! The normal form of a world: two worlds with the same future have the same one.
+//!
+//! Times are cut where no decision tells them apart. Fences are numbered by rank. An owner only says
+//! whether the lock is its own. The two processes are sorted.
+
+use std::{
+    hash::{BuildHasher, Hash, Hasher},
+    sync::Arc,
+};
+
+use crate::{
+    cache::{
+        Failure, Meta,
+        entry::{Answer, CacheEntry, Version},
+        regeneration::{
+            Progress, Publishing, Regeneration, State,
+            check::{
+                content::Read,
+                database::{Database, FREE, Reply, Row, Statement},
+                process::{Doing, Process, Run},
+                setup::{NOW, OLDEST, SECOND},
+                world::World,
+            },
+        },
+    },
+    clock::Tick,
+    search::HASH,
+};
+
+/// A value that the normal form changes.
+pub(crate) enum Part<'a> {
+    /// A time in the past or in the future.
+    Time(&'a mut Tick),
+    /// A time that matters only in the future; or [`FREE`].
+    End(&'a mut Tick),
+    /// A time that matters only in the future.
+    Until(&'a mut Tick),
+    Fence(&'a mut perennial_store::Fence),
+    Owner(&'a mut u32),
+    Failures(&'a mut u32),
+}
+
+use Part::{End, Failures, Fence, Owner, Time, Until};
+
+/// Lets a second go by.
+pub(crate) fn past(part: Part<'_>) {
+    if let Time(time) | End(time) | Until(time) = part {
+        time.0 = time.0.saturating_sub(SECOND);
+    }
+}
+
+/// Returns the hash of the normal form.
+pub(crate) fn normal(world: &World) -> u64 {
+    let World {
+        mut processes,
+        mut database,
+        left,
+        all,
+        owners: _,
+        setup: _,
+    } = world.clone();
+    for process in &mut processes {
+        process.number = 0;
+        // Afterwards the lease is not known.
+        process.held = process.held.filter(|held| NOW < held.until);
+        let doing = process.acting_mut().map(|run| &mut run.doing);
+        if let Some(Doing::Statement { reply, .. }) = doing
+            && let Some(Reply::Probed { entry, .. }) = reply
+            && let Some(entry) = entry
+        {
+            entry.age = entry.age.min(NOW - Tick(OLDEST));
+        }
+    }
+    let own = |process: &Process| match process.late {
+        Some(Statement::Try { owner, .. }) => owner == process.lost_try,
+        _ => false,
+    };
+    let own = processes.each_ref().map(own);
+    let (holder, mut fences) = (database.lock.owner, vec![perennial_store::Fence::NONE]);
+    let mut each = |part: Part<'_>| match part {
+        Time(time) => *time = *time.max(&mut Tick(OLDEST)),
+        End(time) if *time == FREE => {}
+        End(time) | Until(time) => {
+            let seconds = (time.0 + SECOND - 1).div_euclid(SECOND);
+            *time = Tick(seconds.max(0) * SECOND);
+        }
+        Fence(fence) => fences.push(*fence),
+        Owner(owner) => *owner = (*owner != 0 && *owner == holder).into(),
+        // More failures change nothing: the cooldown has its full length.
+        Failures(failures) => *failures = (*failures).min(2),
+    };
+    database.parts(&mut each);
+    processes.iter_mut().for_each(|it| it.parts(&mut each));
+    fences.sort_unstable();
+    fences.dedup();
+    let mut rank = |part: Part<'_>| {
+        if let Fence(fence) = part {
+            fence.0 = fences.partition_point(|it| it < fence) as i64;
+        }
+    };
+    database.parts(&mut rank);
+    processes.iter_mut().for_each(|it| it.parts(&mut rank));
+    let mut processes = [0, 1].map(|at| HASH.hash_one((&processes[at], own[at])));
+    processes.sort_unstable();
+    HASH.hash_one((database, left, all, processes))
+}
+
+impl Database {
+    pub(crate) fn parts(&mut self, each: &mut impl FnMut(Part<'_>)) {
+        let lock = &mut self.lock;
+        each(Fence(&mut lock.fence));
+        each(Owner(&mut lock.owner));
+        each(Until(&mut lock.acquired));
+        each(End(&mut lock.expires));
+        each(Failures(&mut lock.failures));
+        each(Until(&mut self.cooling));
+        each(Fence(&mut self.broken));
+        if let Some(entry) = &mut self.entry {
+            each(Fence(&mut entry.fence));
+            each(Time(&mut entry.made));
+        }
+    }
+}
+
+impl Process {
+    pub(crate) fn parts(&mut self, each: &mut impl FnMut(Part<'_>)) {
+        each(Until(&mut self.error_grace));
+        each(Until(&mut self.cooling));
+        each(Owner(&mut self.lost_try));
+        if let Some(held) = &mut self.held {
+            each(Fence(&mut held.known));
+            each(Until(&mut held.until));
+        }
+        match &mut self.view {
+            Some(CacheEntry::Version(version)) => of_version(Arc::make_mut(version), each),
+            Some(CacheEntry::HitForPass { until, .. }) => each(Until(until)),
+            Some(CacheEntry::Cooldown {
+                until,
+                ask_again_at,
+                failures,
+                ..
+            }) => {
+                each(Until(until));
+                each(Until(ask_again_at));
+                each(Failures(failures));
+            }
+            None => {}
+        }
+        for waiting in self.waiting.iter_mut().flatten() {
+            each(Time(&mut waiting.visitor.arrived));
+        }
+        if let Some(statement) = &mut self.late {
+            of_statement(statement, each);
+        }
+        for run in self.run.iter_mut().chain(&mut self.releasing) {
+            of_run(run, each);
+        }
+    }
+}
+
+fn of_run(run: &mut Run, each: &mut impl FnMut(Part<'_>)) {
+    of_state(&mut run.regeneration, each);
+    match &mut run.progress {
+        Progress::Stale { version, .. } | Progress::Done(Answer::Version(version)) => {
+            of_version(Arc::make_mut(version), each);
+        }
+        Progress::Probing
+        | Progress::GeneratingFirst
+        | Progress::HeldByPeer
+        | Progress::Passing(_)
+        | Progress::Done(_) => {}
+    }
+    if let Doing::Statement {
+        statement,
+        asked,
+        reply,
+    } = &mut run.doing
+    {
+        of_statement(statement, each);
+        each(Time(asked));
+        match reply {
+            Some(Reply::Probed { entry, lock, .. }) => {
+                each(Fence(&mut lock.fence));
+                each(Failures(&mut lock.failures));
+                entry
+                    .iter_mut()
+                    .for_each(|entry| each(Fence(&mut entry.fence)));
+            }
+            Some(Reply::Tried(Some(fence))) => each(Fence(fence)),
+            Some(Reply::Tried(None) | Reply::Learned(_) | Reply::Done(_)) | None => {}
+        }
+    }
+    if let Some(lease) = &mut run.lease {
+        of_row(&mut lease.row, each);
+        each(Until(&mut lease.until));
+    }
+}
+
+fn of_row(row: &mut Row, each: &mut impl FnMut(Part<'_>)) {
+    each(Owner(&mut row.owner));
+    each(Fence(&mut row.fence));
+}
+
+fn of_statement(statement: &mut Statement, each: &mut impl FnMut(Part<'_>)) {
+    match statement {
+        Statement::Learn { .. } => {}
+        Statement::Probe { known } => each(Fence(known)),
+        Statement::Try { seen, owner } => {
+            each(Fence(seen));
+            each(Owner(owner));
+        }
+        Statement::Renew { row, known, .. } => {
+            of_row(row, each);
+            each(Fence(known));
+        }
+        Statement::Publish { row, .. }
+        | Statement::Remove { row }
+        | Statement::Release { row, .. } => of_row(row, each),
+    }
+}
+
+fn of_version(version: &mut Version<Read>, each: &mut impl FnMut(Part<'_>)) {
+    each(Fence(&mut version.fence));
+    each(Time(&mut version.born));
+    each(Until(&mut version.ask_again_at));
+    each(Until(&mut version.error_grace_until));
+}
+
+fn of_state(state: &mut Regeneration<Read>, each: &mut impl FnMut(Part<'_>)) {
+    if let Some(newest) = &mut state.newest {
+        of_version(newest, each);
+    }
+    each(Failures(&mut state.failures));
+    each(End(&mut state.held_until));
+    if let Some((until, _)) = &mut state.cooldown {
+        each(Until(until));
+    }
+    match &mut state.state {
+        State::WaitingForPeer { until } => each(Until(until)),
+        State::Generating { lease, until, .. } => {
+            lease.iter_mut().for_each(|fence| each(Fence(fence)));
+            each(Until(until));
+        }
+        State::Publishing(Publishing { new, again, .. }) => {
+            of_version(new, each);
+            again.iter_mut().for_each(|again| each(Until(again)));
+        }
+        State::Probing { refused: Some(new) } => of_version(new, each),
+        State::Idle
+        | State::Probing { refused: None }
+        | State::Acquiring { .. }
+        | State::Releasing => {}
+    }
+}
+
+impl<B: Hash> Hash for Regeneration<B> {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        // Each pause is a second here, and each visitor accepts any version.
+        let Self {
+            newest,
+            state,
+            failures,
+            polls: _,
+            held_until,
+            cooldown,
+            min_epoch: _,
+            passes,
+        } = self;
+        (newest, state, failures, held_until, cooldown, passes).hash(hasher);
+    }
+}
+
+impl<B: Hash> Hash for Publishing<B> {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        let Self {
+            new,
+            renews,
+            tries: _,
+            shown,
+            again,
+        } = self;
+        (new, renews, shown, again).hash(hasher);
+    }
+}
+
+impl<B: Hash> Hash for Version<B> {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        // No decision reads `replaces` and `failure`.
+        let Self {
+            page,
+            fence,
+            born,
+            origin,
+            undated,
+            replaces: _,
+            ask_again_at,
+            error_grace_until,
+            failure: _,
+        } = self;
+        (fence, born, origin, undated, ask_again_at).hash(hasher);
+        (error_grace_until, &page.body, page.meta.as_of()).hash(hasher);
+    }
+}
+
+impl Hash for Meta {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        self.as_of().hash(hasher);
+    }
+}
+
+impl Hash for Failure {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}

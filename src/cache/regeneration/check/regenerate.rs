@@ -1,0 +1,303 @@
+//! The steps of a regeneration, and their ends.
+
+use std::time::Duration;
+
+use crate::{
+    cache::{
+        Failure,
+        entry::{CacheEntry, DecisionContext, Origin, Version},
+        regeneration::{
+            Action, Generated, Input, ProbeResult,
+            check::{
+                content::{Read, Text},
+                database::{Reply, Row, Statement, Stored},
+                names,
+                process::{Around, Doing, Lease, Process, context},
+                setup::{LEASE, Mutant, NOW},
+            },
+        },
+    },
+    clock::Tick,
+    event::Bypass,
+    extensions::Tags,
+    search::Broken,
+};
+
+impl Process {
+    /// Carries out a step. Returns the event of an action that ends immediately.
+    pub(crate) fn carry_out(
+        &mut self,
+        step: Action<Read>,
+        around: &mut Around<'_>,
+    ) -> Result<Option<Input<Read>>, Broken> {
+        around.seen.push(names::step(&step));
+        let Some(run) = &mut self.run else {
+            return Ok(None);
+        };
+        let unsaved = run
+            .regeneration
+            .newest
+            .as_ref()
+            .filter(|it| it.is_unsaved());
+        let step = match (around.setup.mutant, step, unsaved) {
+            (Some(Mutant::UnsavedRenews), Action::Publish { version, .. }, Some(unsaved)) => {
+                let renews = Some(unsaved.fence);
+                Action::Publish { version, renews }
+            }
+            (Some(Mutant::LeaseNeverReleased), Action::Release { .. }, _) => Action::End,
+            (_, step, _) => step,
+        };
+        let row = run.lease.map(|lease| lease.row);
+        let statement = match step {
+            Action::Wait => {
+                run.doing = Doing::Nothing;
+                return Ok(None);
+            }
+            Action::Probe { known } => Statement::Probe { known },
+            Action::Acquire { .. } if row.is_some() => {
+                return Err("S15: no lease is tried for while one is held");
+            }
+            Action::Acquire { seen } => {
+                *around.owners += 1;
+                let owner = *around.owners;
+                Statement::Try { seen, owner }
+            }
+            Action::Generate { as_of } => {
+                let read = around.database.marks.latest;
+                let newest = run.regeneration.newest.as_ref();
+                let context = DecisionContext {
+                    policy: around.setup.policy(),
+                    ..context(&self.known)
+                };
+                if !run.has_permit && newest.is_some_and(|it| it.freshness(&context).is_servable())
+                {
+                    return Err(
+                        "S21: no generator runs without a permit while a version is servable",
+                    );
+                }
+                let newest = newest.map(|newest| newest.page.meta.stored.epoch);
+                if as_of.epoch > read {
+                    return Err("S10: the epoch of a version was known before its generator began");
+                }
+                if newest.is_some_and(|newest| as_of.epoch < newest) {
+                    return Err("S10: a version has no older epoch than the one that it replaces");
+                }
+                run.doing = Doing::Generating(Text { read, as_of });
+                return self.begins(around).map(|()| None);
+            }
+            Action::Publish { version, renews } => {
+                let is_unsaved = run
+                    .regeneration
+                    .newest
+                    .as_ref()
+                    .is_some_and(Version::is_unsaved);
+                if renews.is_some() && is_unsaved {
+                    return Err("S11: an unsaved version is not renewed");
+                }
+                let text = Text::of(&version);
+                match (row, renews) {
+                    (Some(row), Some(known)) => Statement::Renew { row, text, known },
+                    (Some(row), None) => Statement::Publish { row, text },
+                    (None, _) => return Ok(Some(Input::StoreFailed)),
+                }
+            }
+            Action::Release { cooldown, removes } => match (row, removes) {
+                // The release follows.
+                (Some(row), true) => Statement::Remove { row },
+                (Some(row), false) => {
+                    run.lease = None;
+                    Statement::Release { row, cooldown }
+                }
+                (None, _) => return Ok(Some(Input::Released)),
+            },
+            Action::End => return self.end(around).map(|()| None),
+        };
+        run.ask(statement);
+        Ok(None)
+    }
+
+    fn begins(&mut self, around: &mut Around<'_>) -> Result<(), Broken> {
+        let Some(run) = &self.run else { return Ok(()) };
+        if run.lease.is_none() {
+            around.seen.push("generates without a lease");
+            if NOW < self.cooling && matches!(self.view, Some(CacheEntry::Cooldown { .. })) {
+                return Err("S12: no generator runs in a cooldown that began without the store");
+            }
+            return if run.is_away {
+                Ok(())
+            } else {
+                Err("S18: without a lease it is generated only where the store is unavailable")
+            };
+        }
+        around.database.begun += 1;
+        if around.database.begun > 1 + around.spent {
+            return Err("S5: one regeneration for one stale version, and one more for each fault");
+        }
+        Ok(())
+    }
+
+    /// Ends the regeneration. Waiting visitors get the last answer, or start again.
+    fn end(&mut self, around: &mut Around<'_>) -> Result<(), Broken> {
+        let Some(run) = self.run.take() else {
+            return Ok(());
+        };
+        if run.lease.is_some() {
+            return Err("S15: a regeneration that has ended holds no lease");
+        }
+        for waiting in std::mem::take(&mut self.waiting).into_iter().flatten() {
+            self.leave_ended(&run, waiting, around)?;
+        }
+        Ok(())
+    }
+
+    /// Delivers the answer of the statement.
+    pub(crate) fn answer(&mut self, around: &mut Around<'_>) -> Result<(), Broken> {
+        let Some(run) = self.acting_mut() else {
+            return Ok(());
+        };
+        let Doing::Statement {
+            statement,
+            asked,
+            reply: Some(reply),
+        } = run.doing
+        else {
+            return Ok(());
+        };
+        let mutant = around.setup.mutant;
+        run.is_away = false;
+        let event = match (statement, reply) {
+            (_, Reply::Learned(marks)) => {
+                self.learn(marks);
+                self.known.complete = true;
+                Input::Start
+            }
+            (_, Reply::Probed { entry, lock, epoch }) => {
+                let asked = match mutant {
+                    Some(Mutant::AgeCountsFromAnswer) => NOW,
+                    _ => asked,
+                };
+                let version = entry.map(|entry| found(entry, asked));
+                Input::Probed(ProbeResult {
+                    version,
+                    lock,
+                    epoch,
+                })
+            }
+            (Statement::Try { owner, .. }, Reply::Tried(fence)) => {
+                run.lease = fence.map(|fence| Lease {
+                    row: Row { owner, fence },
+                    until: match mutant {
+                        Some(Mutant::LeaseCountsFromAnswer) => NOW + LEASE,
+                        _ => asked + LEASE,
+                    },
+                    lost: asked + LEASE <= NOW,
+                });
+                Input::Acquired(fence)
+            }
+            (_, Reply::Tried(fence)) => Input::Acquired(fence),
+            (Statement::Renew { .. } | Statement::Publish { .. }, Reply::Done(done)) => {
+                Input::Published(done)
+            }
+            (Statement::Remove { .. }, Reply::Done(_)) => return self.removed(around),
+            (_, Reply::Done(_)) => return self.released(around),
+        };
+        self.on(event, around)
+    }
+
+    /// The lease is released: the regeneration ends, and the next one begins.
+    fn released(&mut self, around: &mut Around<'_>) -> Result<(), Broken> {
+        // A mutant's regeneration is still the running one.
+        let Some(mut run) = self.releasing.take() else {
+            return self.on(Input::Released, around);
+        };
+        if run.lease.is_some() {
+            return Err("S15: a regeneration that has ended holds no lease");
+        }
+        let step = run
+            .regeneration
+            .on(&self.context(around.setup), Input::Released);
+        match step.next {
+            Some(Action::End) => around.seen.push(names::step(&Action::End)),
+            _ => return Err("S15: a regeneration ends with the release of its lease"),
+        }
+        match &self.run {
+            Some(run) if !run.has_begun => self.begin(around),
+            _ => Ok(()),
+        }
+    }
+
+    /// The store does not answer the statement. `late`: the database may run the statement later.
+    pub(crate) fn give_up(&mut self, late: bool, around: &mut Around<'_>) -> Result<(), Broken> {
+        let Some(run) = self.acting_mut() else {
+            return Ok(());
+        };
+        let Doing::Statement { statement, .. } = run.doing else {
+            return Ok(());
+        };
+        run.is_away = true;
+        // A failed release is tried once more.
+        let is_release = matches!(statement, Statement::Release { .. });
+        if self.late.is_none() && (late || is_release) {
+            self.late = Some(statement);
+        }
+        if let Statement::Try { owner, .. } = statement {
+            self.lost_try = owner;
+        }
+        let event = match statement {
+            Statement::Remove { .. } => return self.removed(around),
+            Statement::Release { .. } => return self.released(around),
+            _ => Input::StoreFailed,
+        };
+        self.on(event, around)
+    }
+
+    /// Goes on with the release.
+    fn removed(&mut self, around: &mut Around<'_>) -> Result<(), Broken> {
+        let Some(run) = self.acting_mut() else {
+            return Ok(());
+        };
+        match run.lease.take() {
+            Some(Lease { row, .. }) => {
+                let cooldown = Duration::ZERO;
+                run.ask(Statement::Release { row, cooldown });
+                self.serve(around)
+            }
+            None => self.released(around),
+        }
+    }
+
+    /// The generator has ended.
+    pub(crate) fn generated(&mut self, result: Ran, around: &mut Around<'_>) -> Result<(), Broken> {
+        let Some(Doing::Generating(mut text)) = self.run.as_ref().map(|run| run.doing) else {
+            return Ok(());
+        };
+        if around.setup.mutant == Some(Mutant::EpochRaisedAfterGenerating) {
+            text.as_of.epoch = self.known.marks.latest.max(text.as_of.epoch);
+        }
+        let generated = match result {
+            Ran::Content => Generated::Content(text.page()),
+            Ran::Failed => Generated::Failed(Failure::new("it failed")),
+            Ran::NotStored(why) => Generated::NotStored(why, Tags::default()),
+        };
+        self.on(Input::Generated(generated), around)
+    }
+}
+
+/// The result of the generator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ran {
+    Content,
+    Failed,
+    NotStored(Bypass),
+}
+
+fn found(entry: Stored, asked: Tick) -> Version<Read> {
+    let mut version = Version::new(
+        entry.text.page(),
+        entry.fence,
+        asked - entry.age,
+        Origin::Stored,
+    );
+    version.undated = entry.undated;
+    version
+}

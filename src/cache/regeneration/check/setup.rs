@@ -1,0 +1,146 @@
+//! The policy, the faults and the mutants of a check.
+
+use std::time::Duration;
+
+use crate::{clock::Tick, policy::Refresh};
+
+/// The time on each clock; all other times are relative to this one.
+pub(crate) const NOW: Tick = Tick(0);
+
+/// In the unit of a [`Tick`].
+pub(crate) const SECOND: i64 = 1_000_000;
+
+/// The oldest time that decisions tell apart.
+pub(crate) const OLDEST: i64 = -7 * SECOND;
+
+pub(crate) const LEASE: Duration = Duration::from_secs(2);
+
+pub(crate) const POLICY: Refresh = Refresh::every(Duration::from_secs(2))
+    .soft_timeout(Duration::from_secs(1))
+    .first_wait(Duration::from_secs(3))
+    .timeout(Duration::from_secs(2))
+    .lease(LEASE)
+    .cooldown(Duration::from_secs(1))
+    .stale_while_revalidate(Duration::from_secs(2))
+    .stale_if_error(IF_ERROR);
+
+/// The time after the interval for which a version may be served after a failed regeneration.
+pub(crate) const IF_ERROR: Duration = Duration::from_secs(4);
+
+/// An event that a check bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// A process crashes, and another one starts.
+    Crash,
+    /// A process with a new revision of the code takes the place of one.
+    Deploy,
+    /// A process shuts down.
+    Close,
+    /// A process does nothing while time goes by.
+    Pause,
+    /// The process is paused, and its clock stands still.
+    Suspend,
+    /// The answer of a completed statement is lost.
+    Lost,
+    /// A statement runs after its caller has given up.
+    Late,
+    /// A statement does not run.
+    Refused,
+    /// A statement takes a second.
+    SlowStore,
+    /// A lease is not extended.
+    Unextended,
+    /// The generator fails.
+    Failing,
+    /// The generator takes longer than its timeout.
+    Slow,
+    /// The content may not be shared, or is too large.
+    Unshareable,
+    /// There is no permit.
+    NoPermit,
+    Invalidation,
+    Purge,
+    /// An operator breaks the lock.
+    Break,
+    /// The database's clock is set back.
+    ClockBack,
+    /// A visitor leaves.
+    Leave,
+}
+
+pub(crate) const FAULTS: usize = Fault::Leave as usize + 1;
+
+/// A defect in the surroundings of the decisions, so that a property has to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mutant {
+    PublishWithoutFence,
+    RemoveWithoutFence,
+    TryWithoutFence,
+    ReleaseWithoutOwner,
+    ReleaseWithoutCooldown,
+    CooldownIgnored,
+    CooldownEndsEarly,
+    LeaseCountsFromAnswer,
+    AgeCountsFromAnswer,
+    EpochRaisedAfterGenerating,
+    ExpiredServed,
+    PurgedServed,
+    EachGeneratesAlone,
+    UnsavedRenews,
+    LeaseNeverReleased,
+    /// Until the lease is released, requests get what the regeneration has published.
+    ReleasingCountsAsRunning,
+    /// Visitors wait for the end of a hit-for-pass as for a first version.
+    FollowersWaitForTheProbe,
+    /// At the end of a hit-for-pass, the first visitor waits for another process.
+    LeadersWaitForThePeersProbe,
+}
+
+/// The bounds of an exploration.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    /// The number of times that each fault may occur.
+    pub(crate) faults: [u8; FAULTS],
+    /// The number of faults in all.
+    pub(crate) all: u8,
+    pub(crate) mutant: Option<Mutant>,
+    /// The processes do not know the invalidations at the start.
+    pub(crate) cold: bool,
+    /// The cooldown is longer than the time after which the store is asked again.
+    pub(crate) long_cooldown: bool,
+}
+
+impl Setup {
+    pub(crate) fn new(faults: &[Fault], each: u8, all: u8) -> Self {
+        let mut setup = Self {
+            faults: [0; FAULTS],
+            all,
+            mutant: None,
+            cold: false,
+            long_cooldown: false,
+        };
+        for fault in faults {
+            setup.faults[*fault as usize] = each;
+        }
+        setup
+    }
+
+    /// Returns the setup in which each fault may occur this often, and this many in all.
+    pub(crate) fn with_all_faults(times: u8) -> Self {
+        Self {
+            faults: [times; FAULTS],
+            ..Self::new(&[], 0, times)
+        }
+    }
+
+    /// Returns the policy of all decisions.
+    pub(crate) fn policy(&self) -> &'static Refresh {
+        const WITHOUT_END: Refresh = POLICY.stale_while_revalidate(Duration::MAX);
+        const LONG_COOLDOWN: Refresh = POLICY.cooldown(Duration::from_secs(3));
+        match self.mutant {
+            Some(Mutant::ExpiredServed) => &WITHOUT_END,
+            _ if self.long_cooldown => &LONG_COOLDOWN,
+            _ => &POLICY,
+        }
+    }
+}

@@ -1,0 +1,145 @@
+use std::{sync::Arc, time::Duration};
+
+use http::HeaderName;
+use perennial_store::{Fence, Lease, locked};
+use tokio_util::task::AbortOnDropHandle;
+use tracing::Instrument;
+
+use super::driver::{Running, Task};
+use crate::{
+    cache::{
+        Answer, Cache, Failure, Generator, Input, Metadata, Page, Version,
+        entry::{AsOf, Origin},
+        parts::{self, Inherited, Run},
+        regeneration::Generated,
+    },
+    clock::micros,
+    extensions::{RefreshAfter, Tags},
+    policy::GenerationTimes,
+};
+
+impl Cache {
+    /// Returns the `Date` that responses with this version have, in seconds since 1970.
+    fn date_of(&self, version: &Version) -> i64 {
+        let age = self.now() - version.made_at();
+        self.store
+            .wall_clock()
+            .saturating_sub(micros(age))
+            .div_euclid(1_000_000)
+    }
+
+    /// Logs a header whose value changes with each generation, once for each header: clients fetch
+    /// the page again and again although its body stays the same.
+    fn warn_of_retagging(&self, before: Option<&Page>, page: &Page) {
+        let (Some(before), Some(name)) = (before, &page.body.retagged_by) else {
+            return;
+        };
+        let is_second = before.body.retagged_by.as_ref() == Some(name);
+        if is_second && self.is_first_retagging_by(name) {
+            tracing::warn!(
+                target: "perennial::regeneration",
+                key = page.meta.key(),
+                header = name.as_str(),
+                "the entity tag of this page has changed twice because of one header, although the body stayed the same, so browsers fetch \
+                 the whole page again after each regeneration (logged once for each header). Set the header in a middleware outside of \
+                 the layer, or give it a value that changes only with the page"
+            );
+        }
+    }
+
+    /// Returns true for the first call with this header, of the first hundred headers.
+    fn is_first_retagging_by(&self, name: &HeaderName) -> bool {
+        let mut told = locked(&self.retagging);
+        told.len() < 100 && told.insert(name.clone())
+    }
+
+    /// Runs a generator for one caller, and stores nothing.
+    pub(crate) async fn unstored(&self, key: &str, generator: Generator) -> Answer {
+        let outer = parts::current().and_then(|run| run.chain());
+        let run = Run::generator(self.address(), &key.into(), outer, None, Duration::ZERO);
+        match Arc::new(run).carry_out(generator).await {
+            Generated::Content(response) => {
+                let page = Page::new(key, response, Metadata::default(), None);
+                let version =
+                    Version::new(Arc::new(page), Fence::NONE, self.now(), Origin::Unsaved);
+                Answer::Version(version.into())
+            }
+            Generated::Failed(failure) => Answer::Failed(failure),
+            Generated::NotStored(why, _) => Answer::Pass(why),
+        }
+    }
+}
+
+impl Task {
+    /// Runs the generator in a task of its own.
+    pub(crate) fn generate(&mut self, as_of: AsOf) -> Running {
+        let Some(generator) = self.given.run.take() else {
+            // A regeneration has one step that runs the generator.
+            return Box::pin(std::future::pending());
+        };
+        let run = Arc::new(Run::generator(
+            self.cache.address(),
+            &self.key,
+            self.outer.take(),
+            self.permit.clone(),
+            self.policy.timeout,
+        ));
+        let run = async move {
+            let generated = Arc::clone(&run).carry_out(generator).await;
+            (generated, run.inherited())
+        };
+        let task = tokio::spawn(run.in_current_span());
+        let mut task = AbortOnDropHandle::new(task);
+        let key = self.key.clone();
+        let before = self.regeneration.newest().cloned();
+        let fence = self.lease.as_ref().map(Lease::fence);
+        self.started(fence);
+        let (cache, policy) = (Arc::clone(&self.cache), self.policy);
+        let sightings = cache.invalidations.sightings();
+        let started = cache.now();
+        // Without a lease, the database has not told the time.
+        let began = fence.map_or_else(|| cache.store.wall_clock(), Fence::acquired_at);
+        Box::pin(async move {
+            let (generated, inherited) = match (&mut task).await {
+                Ok(generated) => generated,
+                Err(panic) => (Generated::Failed(Failure::new(panic)), Inherited::default()),
+            };
+            let took = cache.now() - started;
+            let generated = match generated {
+                Generated::Content(response) => {
+                    let dated_before = before.as_ref().map(|before| cache.date_of(before));
+                    let before = before.as_ref().map(|before| &*before.page);
+                    let modified = fence.and_then(|fence| {
+                        Page::last_modified(&response, fence, before, dated_before)
+                    });
+                    let AsOf { epoch, revision } = as_of;
+                    let said = response.extensions();
+                    let tags: Tags = said.get().cloned().unwrap_or_default();
+                    let Tags(tags) = tags.and(inherited.tags.iter());
+                    let refresh_after = said.get().map(|RefreshAfter(after)| *after);
+                    let metadata = Metadata {
+                        epoch,
+                        sightings,
+                        revision,
+                        tags,
+                        refresh_after,
+                        parts_last: inherited.left().filter(|_| !policy.outlives_parts),
+                        parts: inherited.keys.into_iter().collect(),
+                        of_all: inherited.of_all,
+                        is_provisional: inherited.is_provisional,
+                        modified,
+                    };
+                    let mut page = Page::new(&key, response, metadata, before);
+                    cache.warn_of_retagging(before, &page);
+                    let published = began.saturating_add(micros(took));
+                    let times = GenerationTimes { began, published };
+                    page.meta.timed(&policy, times);
+                    Generated::Content(Arc::new(page))
+                }
+                Generated::NotStored(why, tags) => Generated::NotStored(why, tags),
+                Generated::Failed(failure) => Generated::Failed(failure),
+            };
+            (Input::Generated(generated), None)
+        })
+    }
+}
