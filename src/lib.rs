@@ -54,6 +54,8 @@
 
 mod mode; // production, off, development
 
+mod ordered; // mutexes in one order
+
 mod policy; // when a page is stale, and the limits of each wait
 
 mod site; // the entry point

@@ -1,12 +1,18 @@
-//! The knowledge of a process about a key, and the decisions of a request.
+//! What a process knows about a key, and the answer of memory to a request: [`CacheEntry::lookup`].
+//!
+//! A [`Version`] has a [`Freshness`], which follows from its age ([`Freshness::by_age`]) and from the
+//! invalidations ([`Validity`]). Everything here is a function of values; the clock is in the
+//! [`DecisionContext`].
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use perennial_store::{Awaited, Epoch, Fence};
-use serde::{Deserialize, Serialize};
 
 use crate::{
-    cache::{Failure, Meta},
+    cache::{
+        Failure, Meta,
+        epochs::{Revised, Sighting, Validity},
+    },
     clock::Tick,
     event::Bypass,
     http::terms::Terms,
@@ -23,70 +29,7 @@ pub(crate) trait InvalidationView: fmt::Debug + Sync {
     /// `invalidation.rs`.
     fn sightings(&self) -> Sighting;
     /// Returns the effect of the invalidations on a version with these metadata.
-    fn judge(&self, meta: &Meta) -> Validity;
-}
-
-/// The number of a sighting of rows of the outbox without an epoch, in one process. See `invalidation.rs`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Sighting(pub(crate) i64);
-
-/// When the revision of a process's code was seen first, or again after another one. Code of a later revision
-/// regenerates what code of an earlier one has generated.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
-#[serde(from = "i64", into = "i64")]
-pub(crate) enum Revised {
-    /// The site has no revision.
-    #[default]
-    Never,
-    /// In this epoch.
-    In(Epoch),
-    /// The process has yet to store its revision: later than each epoch so far. A version of this process
-    /// is stale once the revision has an epoch.
-    Unannounced,
-}
-
-/// How a stored version's metadata write [`Revised::Unannounced`].
-const UNANNOUNCED: i64 = i64::MAX;
-
-impl From<i64> for Revised {
-    fn from(number: i64) -> Self {
-        match number {
-            UNANNOUNCED => Self::Unannounced,
-            ..=0 => Self::Never,
-            epoch => Self::In(Epoch(epoch)),
-        }
-    }
-}
-
-impl From<Revised> for i64 {
-    fn from(revised: Revised) -> Self {
-        match revised {
-            Revised::Never => 0,
-            Revised::In(epoch) => epoch.0,
-            Revised::Unannounced => UNANNOUNCED,
-        }
-    }
-}
-
-/// The epoch and the revision that a process knew before a generator began. Content stores these
-/// two and nothing later, as the generator may have read data from before a later invalidation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct AsOf {
-    pub(crate) epoch: Epoch,
-    pub(crate) revision: Revised,
-}
-
-/// The effect of the invalidations on a version. Of two verdicts on a version, the greater one holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Validity {
-    /// None applies.
-    Valid,
-    /// The version is stale, and served while a regeneration runs.
-    Invalidated,
-    /// The version is not served.
-    Purged,
+    fn validity(&self, meta: &Meta) -> Validity;
 }
 
 impl From<Validity> for Freshness {
@@ -138,28 +81,40 @@ pub(crate) struct DecisionContext<'a> {
     pub(crate) key: &'a str,
     pub(crate) policy: &'a Refresh,
     pub(crate) list: &'a dyn InvalidationView,
-    /// The time that a request waits for the database although there is a version.
-    pub(crate) patience: Duration,
+    /// The time that a request waits for the store although there is a version.
+    pub(crate) store_patience: Duration,
     /// The time that a statement may take.
-    pub(crate) statement: Duration,
-    /// The process shuts down.
-    pub(crate) closing: bool,
-    /// The task, or the page that a visitor generates, has a permit, which bounds the regenerations of a
-    /// process.
-    pub(crate) permit: bool,
-    /// By the latest sync, another process still holds the lease that the flight waits for.
-    pub(crate) held: bool,
-    /// The visitor does not accept an invalidated version from before this epoch.
-    /// [`Epoch::NONE`]: it accepts any.
+    pub(crate) statement_timeout: Duration,
+    /// The site's setting for the time for which rows are kept beyond their interval.
+    pub(crate) retention: Duration,
+    pub(crate) is_shutting_down: bool,
+}
+
+/// A visitor, as decisions see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Visitor {
+    pub(crate) arrived: Tick,
+    /// The visitor is the leader, whose request started the regeneration.
+    pub(crate) leads: bool,
+    /// The visitor has something to show in place of a version. If no version is servable, it waits for
+    /// the store alone.
+    pub(crate) has_placeholder: bool,
+    /// The visitor brings a permit for a regeneration.
+    pub(crate) has_permit: bool,
+    /// For this visitor, an invalidated version from before this epoch counts as expired; a valid one
+    /// never does. [`Epoch::NONE`]: no version does.
     pub(crate) min_epoch: Epoch,
 }
 
-impl DecisionContext<'_> {
-    /// Returns the context for a visitor who accepts any servable version.
-    fn for_everybody(&self) -> Self {
+impl Visitor {
+    /// A visitor without wishes of its own.
+    pub(crate) fn arriving_at(arrived: Tick) -> Self {
         Self {
+            arrived,
+            leads: false,
+            has_placeholder: false,
+            has_permit: false,
             min_epoch: Epoch::NONE,
-            ..*self
         }
     }
 }
@@ -169,11 +124,18 @@ impl DecisionContext<'_> {
 pub(crate) enum Origin {
     /// The store.
     Stored,
-    /// This process has published the version. `latest`: since then this process has neither tried the
-    /// page's lock nor seen another fence of it.
-    Published { latest: bool },
+    /// This process has published the version. `lock_untouched`: as far as this process knows, nobody has
+    /// acquired the page's lock since then. So the lease can be acquired without a probe: the fence in
+    /// the attempt tells if that is wrong.
+    Published { lock_untouched: bool },
     /// This process has generated the version and could not publish the version.
     Unsaved,
+}
+
+/// What decisions need of a content.
+pub(crate) trait Content: Clone {
+    /// Returns true if the stored content need not be replaced by this one: its age alone is renewed.
+    fn is_same(&self, new: &Self) -> bool;
 }
 
 /// Generated content with its metadata. `B`: the content.
@@ -189,15 +151,15 @@ pub(crate) struct Version<B> {
     pub(crate) page: Arc<Page<B>>,
     /// The fence of the publish; of an unsaved version, the fence of the version before.
     pub(crate) fence: Fence,
-    /// The time of the publish.
-    pub(crate) born: Tick,
+    /// The time of the publish, by the clock of this process.
+    pub(crate) published_at: Tick,
     pub(crate) origin: Origin,
-    /// The age is unknown, as the database's clock was set back.
-    pub(crate) undated: bool,
-    /// The version replaced a servable version.
-    pub(crate) replaces: bool,
+    /// The row is dated in the future, as the database's clock was set back: the version counts as stale.
+    pub(crate) age_unknown: bool,
+    /// The version took the place of one that was not purged.
+    pub(crate) replaced_servable: bool,
     /// The time before which this process asks the store nothing about the version.
-    pub(crate) ask_again_at: Tick,
+    pub(crate) recheck_at: Tick,
     /// The expired version may be served until this time, as a regeneration has failed.
     pub(crate) error_grace_until: Tick,
     /// The error of the last regeneration of this process, if that failed, for explanations.
@@ -205,27 +167,32 @@ pub(crate) struct Version<B> {
 }
 
 impl<B> Version<B> {
-    pub(crate) fn new(page: Arc<Page<B>>, fence: Fence, born: Tick, origin: Origin) -> Self {
+    pub(crate) fn new(
+        page: Arc<Page<B>>,
+        fence: Fence,
+        published_at: Tick,
+        origin: Origin,
+    ) -> Self {
         Self {
             page,
             fence,
-            born,
+            published_at,
             origin,
-            undated: false,
-            replaces: false,
-            ask_again_at: Tick(i64::MIN),
+            age_unknown: false,
+            replaced_servable: false,
+            recheck_at: Tick(i64::MIN),
             error_grace_until: Tick(i64::MIN),
             failure: None,
         }
     }
 
     pub(crate) fn age(&self, now: Tick) -> Duration {
-        now - self.born
+        now - self.published_at
     }
 
     /// Returns true if this process has generated the version since `then`.
     pub(crate) fn is_made_since(&self, then: Tick) -> bool {
-        self.origin != Origin::Stored && self.born >= then
+        self.origin != Origin::Stored && self.published_at >= then
     }
 
     /// Returns true if this process could not publish the version.
@@ -234,16 +201,26 @@ impl<B> Version<B> {
     }
 
     /// Returns the effect of the invalidations on the version.
-    pub(crate) fn invalidated(&self, list: &dyn InvalidationView) -> Validity {
-        let undated = if self.undated {
+    pub(crate) fn validity(&self, list: &dyn InvalidationView) -> Validity {
+        let age_unknown = if self.age_unknown {
             Validity::Invalidated
         } else {
             Validity::Valid
         };
-        list.judge(&self.page.meta).max(undated)
+        list.validity(&self.page.meta).max(age_unknown)
     }
 
+    /// Returns the freshness for visitors without wishes of their own.
     pub(crate) fn freshness(&self, context: &DecisionContext<'_>) -> Freshness {
+        self.freshness_for(context, Epoch::NONE)
+    }
+
+    /// Returns the freshness for visitors with this [`Visitor::min_epoch`].
+    pub(crate) fn freshness_for(
+        &self,
+        context: &DecisionContext<'_>,
+        min_epoch: Epoch,
+    ) -> Freshness {
         let terms = self.page.meta.terms(context.policy);
         let age = self.age(context.now);
         let by_age = match Freshness::by_age(age, &terms) {
@@ -253,21 +230,24 @@ impl<B> Version<B> {
             Freshness::Expired if context.now < self.error_grace_until => Freshness::Stale,
             by_age => by_age,
         };
-        let invalidated = match self.invalidated(context.list) {
-            Validity::Invalidated if self.page.meta.stored.epoch < context.min_epoch => {
-                Freshness::Expired
-            }
+        let invalidated = match self.validity(context.list) {
+            Validity::Invalidated if self.page.meta.stored.epoch < min_epoch => Freshness::Expired,
             verdict => verdict.into(),
         };
         by_age.max(invalidated)
     }
 
+    /// Returns true if the version is invalidated, and from before this epoch.
+    pub(crate) fn is_invalidated_before(&self, epoch: Epoch, list: &dyn InvalidationView) -> bool {
+        self.page.meta.stored.epoch < epoch && self.validity(list) == Validity::Invalidated
+    }
+
     /// Returns the seconds until the interval of the version ends, negative after that. Of an
     /// invalidated version, the time of the invalidation is unknown, and the result is at most −1.
     pub(crate) fn ttl(&self, now: Tick, policy: &Refresh, list: &dyn InvalidationView) -> i64 {
-        let stale = self.born + self.page.meta.terms(policy).interval;
+        let stale = self.published_at + self.page.meta.terms(policy).interval;
         let ttl = (stale.0 - now.0).div_euclid(1_000_000);
-        match self.invalidated(list) {
+        match self.validity(list) {
             Validity::Valid => ttl,
             _ => ttl.min(-1),
         }
@@ -304,7 +284,7 @@ pub(crate) enum CacheEntry<B> {
         until: Tick,
         /// The time before which this process asks the store nothing. Earlier than `until` if the
         /// store did not answer: the store may have a version.
-        ask_again_at: Tick,
+        recheck_at: Tick,
         /// The number of failures in a row.
         failures: u32,
         /// The error of the last one, if it was this process's, for explanations.
@@ -317,16 +297,17 @@ pub(crate) enum CacheEntry<B> {
 /// about the key, and learns of the end by the sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PeerLease {
-    /// The fence of the newest stored version that this process knows.
-    pub(crate) known: Fence,
+    /// The greatest fence of a stored version that this process knows.
+    pub(crate) stored_fence: Fence,
     /// The end of the lease, as far as this process knows.
     pub(crate) until: Tick,
 }
 
 impl PeerLease {
-    /// Takes the state of the page at `asked`. A newer version ends the wait for the lease.
-    pub(crate) fn told(&mut self, page: Awaited, asked: Tick) {
-        self.until = if page.fence > self.known {
+    /// Takes the state of the page from a sync that was sent at `asked`. If the page has been published
+    /// since, the lease counts as over.
+    pub(crate) fn on_sync(&mut self, page: Awaited, asked: Tick) {
+        self.until = if page.fence > self.stored_fence {
             asked
         } else {
             asked + page.remaining
@@ -363,7 +344,7 @@ pub(crate) enum Lookup<B> {
 }
 
 impl<B> CacheEntry<B> {
-    /// Returns what memory has for a request that it does not answer.
+    /// Returns what memory has for a request that it may not answer, as a sync is due first.
     pub(crate) fn without_answer(&self, context: &DecisionContext<'_>) -> Lookup<B> {
         match self {
             Self::Version(version) if version.freshness(context) == Freshness::Purged => {
@@ -376,10 +357,11 @@ impl<B> CacheEntry<B> {
 
     /// Answers a request from memory.
     ///
-    /// `is_busy`: this process already regenerates the key, or shuts down.
+    /// `is_busy`: a process already regenerates the key, or this one shuts down.
     #[inline]
-    pub(crate) fn look(
+    pub(crate) fn lookup(
         self,
+        visitor: &Visitor,
         context: &DecisionContext<'_>,
         is_busy: impl FnOnce() -> bool,
     ) -> Lookup<B> {
@@ -387,18 +369,18 @@ impl<B> CacheEntry<B> {
             // In a cooldown nobody regenerates the page, for its author neither. Where the permit was
             // missing, the visitor may bring one.
             Self::Version(version)
-                if context.min_epoch > Epoch::NONE
-                    && context.now < version.ask_again_at
-                    && !context.permit
-                    && version.freshness(&context.for_everybody()).is_servable() =>
+                if visitor.min_epoch > Epoch::NONE
+                    && context.now < version.recheck_at
+                    && !visitor.has_permit
+                    && version.freshness(context).is_servable() =>
             {
                 Lookup::Hit(Answer::Version(version))
             }
-            Self::Version(version) => match version.freshness(context) {
+            Self::Version(version) => match version.freshness_for(context, visitor.min_epoch) {
                 Freshness::Fresh => Lookup::Hit(Answer::Version(version)),
                 freshness
                     if freshness.is_servable()
-                        && (context.now < version.ask_again_at || is_busy()) =>
+                        && (context.now < version.recheck_at || is_busy()) =>
                 {
                     Lookup::Hit(Answer::Version(version))
                 }
@@ -406,16 +388,16 @@ impl<B> CacheEntry<B> {
                 Freshness::Stale | Freshness::Expired => Lookup::Stale,
             },
             Self::HitForPass { until, why, meta }
-                if context.now < until && context.list.judge(&meta) == Validity::Valid =>
+                if context.now < until && context.list.validity(&meta) == Validity::Valid =>
             {
                 Lookup::Hit(Answer::Pass(why))
             }
             Self::Cooldown {
                 until,
-                ask_again_at,
+                recheck_at,
                 meta,
                 ..
-            } if context.now < ask_again_at && context.list.judge(&meta) != Validity::Purged => {
+            } if context.now < recheck_at && context.list.validity(&meta) != Validity::Purged => {
                 let retry_in = until - context.now;
                 Lookup::Hit(Answer::Unavailable { retry_in })
             }

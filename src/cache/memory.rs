@@ -1,16 +1,17 @@
-//! The memory tier: this process's knowledge of each key.
+//! The memory tier: the [entries](CacheEntry) of this process, within a limit of bytes.
+//!
+//! What has to leave is reported, and its values end, after the cache's own lock.
 
 #[cfg(feature = "compression")]
 use std::time::Duration;
 
 use foldhash::quality::RandomState;
-use perennial_store::Epoch;
 #[cfg(feature = "compression")]
 use quick_cache::sync::EntryAction;
 use quick_cache::{Lifecycle, OptionsBuilder, Weighter, sync::Cache};
 
 use crate::{
-    cache::{CacheEntry, Invalidations, Page, Version, entry::Validity},
+    cache::{CacheEntry, Meta, Page, Version},
     event::Observer,
 };
 
@@ -100,28 +101,23 @@ impl Memory {
 
     /// Returns the approximate size of the entry of this key, in bytes; `None`: there is none.
     pub(crate) fn weight_of(&self, key: &str) -> Option<u64> {
-        let view = self.0.peek(key)?;
-        Some(Weight.weight(&key.to_owned(), &view))
+        let entry = self.0.peek(key)?;
+        Some(Weight.weight(&key.to_owned(), &entry))
     }
 
     /// Returns the keys without a version, by reading all entries.
     pub(crate) fn without_version(&self) -> Vec<(String, CacheEntry)> {
         let known = self.0.iter();
         known
-            .filter(|(_, view)| !matches!(view, CacheEntry::Version(_)))
+            .filter(|(_, entry)| !matches!(entry, CacheEntry::Version(_)))
             .collect()
     }
 
-    /// Returns true if the invalidation of this name applies to any entry, by reading all entries.
-    pub(crate) fn has(&self, name: &str) -> bool {
-        let alone = Invalidations::new(None);
-        alone.add(name, Epoch::MAX);
-        self.0.iter().any(|(key, view)| {
-            let meta = match &view {
-                CacheEntry::Version(version) => &version.page.meta,
-                CacheEntry::HitForPass { meta, .. } | CacheEntry::Cooldown { meta, .. } => meta,
-            };
-            alone.judge(&key, &meta.stored) != Validity::Valid
+    /// Returns true if any entry has such metadata, by reading all entries.
+    pub(crate) fn any(&self, mut is_it: impl FnMut(&Meta) -> bool) -> bool {
+        self.0.iter().any(|(_, entry)| match &entry {
+            CacheEntry::Version(version) => is_it(&version.page.meta),
+            CacheEntry::HitForPass { meta, .. } | CacheEntry::Cooldown { meta, .. } => is_it(meta),
         })
     }
 
@@ -133,8 +129,8 @@ impl Memory {
     #[cfg(feature = "compression")]
     pub(crate) fn change(&self, key: &str, change: impl FnOnce(&Page)) {
         // Without a wait: quick_cache waits only for a placeholder, and this crate makes none.
-        let _ = self.0.entry(key, Some(Duration::ZERO), |_, view| {
-            if let CacheEntry::Version(version) = view {
+        let _ = self.0.entry(key, Some(Duration::ZERO), |_, entry| {
+            if let CacheEntry::Version(version) = entry {
                 change(&version.page);
             }
             EntryAction::Retain(())
@@ -144,14 +140,14 @@ impl Memory {
         self.0.set_capacity(self.0.capacity());
     }
 
-    pub(crate) fn insert(&self, key: &str, view: CacheEntry) {
-        self.0.insert(key.to_owned(), view);
+    pub(crate) fn insert(&self, key: &str, entry: CacheEntry) {
+        self.0.insert(key.to_owned(), entry);
     }
 }
 
 impl Weighter<String, CacheEntry> for Weight {
-    fn weight(&self, key: &String, view: &CacheEntry) -> u64 {
-        let content = match view {
+    fn weight(&self, key: &String, entry: &CacheEntry) -> u64 {
+        let content = match entry {
             CacheEntry::Version(version) => {
                 let (meta, body) = (&version.page.meta, &version.page.body);
                 let tags = meta.stored.tags.iter().map(String::len);
@@ -196,11 +192,11 @@ mod tests {
         let mut content = Response::new(Bytes::from(vec![b'x'; 1000]));
         let html = http::HeaderValue::from_static("text/html");
         content.headers_mut().insert(header::CONTENT_TYPE, html);
-        let view = |response, fence| {
+        let entry = |response, fence| {
             let page = Page::new("/", response, Metadata::default(), None);
             CacheEntry::Version(Version::new(page.into(), fence, Tick(0), Origin::Stored).into())
         };
-        memory.insert("/", view(content.clone(), Fence(1)));
+        memory.insert("/", entry(content.clone(), Fence(1)));
         let plain = memory.0.weight();
         let put = |size| {
             let coded = |size| Response::new(Bytes::from(vec![b'y'; size]));
@@ -211,11 +207,11 @@ mod tests {
         };
         put(300);
         assert_eq!(memory.0.weight(), plain + 800);
-        memory.insert("/", view(content.clone(), Fence(2)));
+        memory.insert("/", entry(content.clone(), Fence(2)));
         put(2 << 20);
         assert!(memory.0.weight() <= 1 << 20, "it has to go");
         memory.change("/elsewhere", |_| panic!("there is none"));
-        memory.insert("/", view(content, Fence(3)));
+        memory.insert("/", entry(content, Fence(3)));
         assert_eq!(memory.0.weight(), plain);
         memory.remove("/");
         assert_eq!(memory.0.weight(), 0);

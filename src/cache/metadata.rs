@@ -1,4 +1,4 @@
-//! The metadata beside a version's response, and the verdict of the invalidation list.
+//! The metadata beside a version's response.
 
 use std::{
     sync::{
@@ -13,10 +13,7 @@ use perennial_store::Epoch;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    cache::{
-        Invalidations,
-        entry::{AsOf, InvalidationView, Revised, Sighting, Validity},
-    },
+    cache::epochs::{AsOf, Revised, Sighting, Validity},
     clock::{duration, micros},
     extensions::{RefreshAfter, Tags},
     http::terms::{self, Terms},
@@ -33,7 +30,7 @@ pub(crate) struct Metadata {
     /// column.
     #[serde(skip)]
     pub(crate) epoch: Epoch,
-    /// The [sightings](InvalidationView::sightings) of this process before the generator began. The generator has read
+    /// The [sightings](crate::cache::entry::InvalidationView::sightings) of this process before the generator began. The generator has read
     /// the data of the rows that were seen by then. The first one for a version from the store.
     #[serde(skip)]
     pub(crate) sightings: Sighting,
@@ -151,9 +148,9 @@ pub(crate) struct Meta {
     unit: f64,
     /// The interval by the policy's schedule.
     scheduled: Option<Duration>,
-    /// The verdict of the invalidation list (the lowest two bits), and the list's count of changes
-    /// at the time of the verdict.
-    verdict: AtomicU64,
+    /// The validity by the invalidation list (the lowest two bits), and the list's count of changes
+    /// at that time.
+    validity: AtomicU64,
 }
 
 impl Meta {
@@ -165,8 +162,8 @@ impl Meta {
             declared: None,
             unit: key::unit(key),
             scheduled: None,
-            // The verdict before the first change.
-            verdict: AtomicU64::new(0),
+            // Valid, before the first change.
+            validity: AtomicU64::new(0),
         }
     }
 
@@ -182,7 +179,7 @@ impl Meta {
         Self::new(key, stored)
     }
 
-    /// Adds the [sightings](InvalidationView::sightings) of this process.
+    /// Adds the [sightings](crate::cache::entry::InvalidationView::sightings) of this process.
     pub(crate) fn seen(mut self, sightings: Sighting) -> Self {
         self.stored.sightings = sightings;
         self
@@ -215,6 +212,20 @@ impl Meta {
 
     pub(crate) fn is_negative(&self) -> bool {
         terms::is_negative(self.status)
+    }
+
+    /// Returns the validity by a list that has changed this many times. `check` reads the list, which is
+    /// needed once after each change. A validity never improves: the worse one of the last and the new one
+    /// holds.
+    pub(crate) fn validity_at(&self, changes: u64, check: impl FnOnce() -> Validity) -> Validity {
+        let cached = self.validity.load(Relaxed);
+        let before = Validity::ALL[(cached & 3) as usize];
+        if cached >> 2 == changes {
+            return before;
+        }
+        let validity = check().max(before);
+        self.validity.store(changes << 2 | validity as u64, Relaxed);
+        validity
     }
 
     #[inline(always)]
@@ -261,43 +272,6 @@ pub(crate) fn interval_of<B>(response: &Response<B>, policy: &Refresh) -> Durati
     };
     meta.timed(policy, times);
     meta.terms(policy).interval
-}
-
-impl InvalidationView for Invalidations {
-    fn latest(&self) -> Epoch {
-        self.latest()
-    }
-
-    fn revision(&self) -> Revised {
-        self.revision()
-    }
-
-    fn sightings(&self) -> Sighting {
-        self.sightings()
-    }
-
-    /// Judges the metadata. A verdict never improves: the worse one of the last and the new one holds.
-    fn judge(&self, meta: &Meta) -> Validity {
-        let changes = self.changes();
-        let cached = meta.verdict.load(Relaxed);
-        let verdict = if cached >> 2 == changes {
-            cached & 3
-        } else {
-            let verdict = match self.judge(&meta.key, &meta.stored) {
-                Validity::Valid => 0,
-                Validity::Invalidated => 1,
-                Validity::Purged => 2,
-            };
-            let verdict = verdict.max(cached & 3);
-            meta.verdict.store(changes << 2 | verdict, Relaxed);
-            verdict
-        };
-        match verdict {
-            0 => Validity::Valid,
-            1 => Validity::Invalidated,
-            _ => Validity::Purged,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,163 +1,176 @@
-//! The path of a resource through memory and store.
+//! The stored and cached content of a site: from a lookup in memory over a visit to an answer.
+//!
+//! [`Cache`] is the only thing of this module that [`site`](crate::site) and [`layer`](crate::layer) call.
+//! Behind it, each component owns its state, and none uses one above it:
+//!
+//! | component | owns | uses |
+//! |---|---|---|
+//! | [`commands`] | – | listing, memory, invalidation |
+//! | [`listing`] (read only) | – | memory, invalidation |
+//! | [`regeneration`] | the running regenerations, their permits, the leases of peers | compressor, memory, invalidation, parts |
+//! | [`compressor`] | the turn to compress | memory |
+//! | [`invalidation`] | the invalidation list, the timeline of the sync, the outbox's rows to do again | housekeeping, peer leases |
+//! | [`housekeeping`] | when to prune and to check the capacity | – |
+//! | [`memory`] | the entries | – |
+//! | [`peer_leases`] | the leases of other processes that this one has met | – |
+//! | [`parts`] | what a running generator inherits | – |
+//! | [`environment`] | – (the store, the locks, the clock and the settings, for all of them) | – |
+//!
+//! [`entry`], [`content`], [`metadata`], [`epochs`], [`history`] and [`failure`] are values. Start with
+//! [`entry`], and then read `regeneration/machine.rs`.
 
+mod commands;
+#[cfg(feature = "compression")]
+mod compressor;
 pub(crate) mod content;
 pub(crate) mod entry;
-mod generator;
+mod environment;
+mod epochs;
+mod failure;
 pub(crate) mod history;
 mod housekeeping;
-pub(crate) mod invalidation;
+mod invalidation;
 pub(crate) mod listing;
 mod memory;
-pub(crate) mod metadata;
+mod metadata;
 pub(crate) mod parts;
 mod peer_leases;
 mod regeneration;
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
-    time::Duration,
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering::Relaxed},
 };
 
 use bytes::Bytes;
-use http::{HeaderName, Response};
-use perennial_store::{Epoch, Locks, Store, locked};
-use tokio::sync::{Semaphore, watch};
+use http::Response;
+use perennial_store::{Epoch, Locks, Store};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::{
-    clock::{Clock, Tick},
+    clock::Tick,
     event::{Bypass, Observer, Stats},
     mode::Mode,
     policy::Refresh,
     timing::RECHECK,
 };
 
-use content::Representations;
-use housekeeping::CapacityCheck;
-use invalidation::{Outbox, Schedule};
+use commands::Commands;
+#[cfg(feature = "compression")]
+use compressor::Compressor;
+use environment::Environment;
+use invalidation::InvalidationSync;
+use listing::Listing;
 use memory::Memory;
 use parts::Run;
 use peer_leases::PeerLeases;
+use regeneration::Regenerations;
 
-pub(crate) use content::HitHeaders;
-pub(crate) use entry::{DecisionContext, Freshness};
-pub(crate) use generator::{Failure, Generate, Generator};
-pub(crate) use invalidation::{Invalidations, Target, UNKNOWN, written};
+pub(crate) use content::{HitHeaders, Page, Representations, Version};
+pub(crate) use entry::Visitor;
+pub(crate) use environment::Settings;
+pub(crate) use failure::Failure;
+pub(crate) use invalidation::{Target, UNKNOWN, written};
 pub(crate) use metadata::{Meta, Metadata, interval_of};
-pub(crate) use regeneration::{Accepts, Visited};
+pub(crate) use regeneration::{Generate, Generator, VisitOptions, Visited};
 
 /// The answer to a visitor.
 pub(crate) type Answer = entry::Answer<Representations>;
-pub(crate) type Page = entry::Page<Representations>;
 pub(crate) type Lookup = entry::Lookup<Representations>;
-pub(crate) type Version = entry::Version<Representations>;
+type CacheEntry = entry::CacheEntry<Representations>;
 /// The result of a generator.
 pub(crate) type Generated = regeneration::Generated<Response<Bytes>>;
-type Progress = regeneration::Progress<Representations>;
-type CacheEntry = entry::CacheEntry<Representations>;
-type Input = regeneration::Input<Representations>;
-type Action = regeneration::Action<Representations>;
 
+/// The cache of a site in this process.
 pub(crate) struct Cache {
-    store: Store,
-    observer: Observer,
-    locks: Locks,
-    clock: Clock,
-    memory: Memory,
-    /// The invalidation list.
-    pub(crate) invalidations: Invalidations,
-    sync: Schedule,
-    /// The keys that other processes regenerate.
-    peer_leases: PeerLeases,
-    outbox: Outbox,
-    capacity_check: CapacityCheck,
+    environment: Environment,
+    memory: Arc<Memory>,
+    regenerations: Arc<Regenerations>,
+    sync: Arc<InvalidationSync>,
+    pub(crate) commands: Commands,
+    pub(crate) listing: Listing,
+    #[cfg(feature = "compression")]
+    pub(crate) compressor: Arc<Compressor>,
     /// See [`Cache::read_own_writes`].
     own_writes: AtomicBool,
     /// A random number that other processes do not have.
     process_id: u64,
-    /// The headers that a warning has named; see [`Cache::warn_of_retagging`].
-    retagging: Mutex<HashSet<HeaderName>>,
-    pub(crate) settings: Settings,
-    running: Mutex<Running>,
     /// The name of the layer in events about content of
     /// [`Perennial::content`](crate::Perennial::content).
     pub(crate) content_layer: Arc<str>,
-    /// Bounds the concurrent regenerations.
-    permits: Arc<Semaphore>,
-    /// One compression at a time: the other cores belong to the visitors.
-    #[cfg(feature = "compression")]
-    compressing: Arc<Semaphore>,
-    /// The task that listens for invalidations, if the site listens. Dropping `Cache` ends the
-    /// task.
+    /// The task that listens for invalidations, if the site listens. Dropping the cache ends it.
     #[cfg(feature = "postgres")]
     listening: std::sync::OnceLock<tokio_util::task::AbortOnDropHandle<()>>,
 }
 
-/// The settings of the site's [`Builder`](crate::Builder).
-#[derive(Clone, Debug)]
-pub(crate) struct Settings {
-    pub(crate) memory_capacity: u64,
-    pub(crate) store_capacity: Option<u64>,
-    pub(crate) max_body: usize,
-    pub(crate) max_headers: usize,
-    pub(crate) max_regenerations: usize,
-    pub(crate) cache_status: bool,
-    pub(crate) retention: Duration,
-    pub(crate) revision: Option<String>,
-    /// The digest of the token.
-    pub(crate) explain_token: Option<[u8; 32]>,
-    pub(crate) mode: Mode,
-}
-
-/// The regenerations of this process.
-#[derive(Default)]
-struct Running {
-    /// Those that visitors may join, with the progress that visitors watch.
-    flights: HashMap<String, watch::Sender<Progress>>,
-    /// Those that are over but for the release of their leases. The next one of a key begins when the
-    /// channel closes.
-    releasing: HashMap<String, watch::Receiver<()>>,
-}
-
 impl Cache {
     pub(crate) fn new(store: Store, observer: Observer, settings: Settings) -> Self {
-        let regenerations = settings.max_regenerations.min(Semaphore::MAX_PERMITS);
-        let memory = Memory::new(
+        let memory = Arc::new(Memory::new(
             settings.memory_capacity,
             settings.max_body,
             observer.clone(),
+        ));
+        let environment = Environment::new(store, observer, settings);
+        let peer_leases = Arc::new(PeerLeases::new());
+        let sync = InvalidationSync::new(environment.clone(), Arc::clone(&peer_leases));
+        let sync = Arc::new(sync);
+        #[cfg(feature = "compression")]
+        let compressor = Arc::new(Compressor::new(environment.clone(), Arc::clone(&memory)));
+        let regenerations = Regenerations::new(
+            environment.clone(),
+            Arc::clone(&memory),
+            Arc::clone(&sync),
+            peer_leases,
+            #[cfg(feature = "compression")]
+            Arc::clone(&compressor),
         );
+        let listing = Listing::new(environment.clone(), Arc::clone(&memory), Arc::clone(&sync));
+        let commands = Commands::new(environment.clone(), Arc::clone(&memory), listing.clone());
         Self {
-            locks: Locks::with_store(store.clone()),
-            store,
-            observer,
-            clock: Clock::start(),
+            environment,
             memory,
-            invalidations: Invalidations::new(settings.revision.clone()),
-            sync: Schedule::new(),
-            peer_leases: PeerLeases::default(),
-            outbox: Outbox::default(),
-            capacity_check: CapacityCheck::default(),
+            regenerations: Arc::new(regenerations),
+            sync,
+            commands,
+            listing,
+            #[cfg(feature = "compression")]
+            compressor,
             own_writes: AtomicBool::new(false),
             process_id: uuid::Uuid::new_v4().as_u64_pair().0,
-            retagging: Mutex::default(),
-            settings,
-            running: Mutex::default(),
             content_layer: "content".into(),
-            permits: Arc::new(Semaphore::new(regenerations)),
-            #[cfg(feature = "compression")]
-            compressing: Arc::new(Semaphore::new(1)),
             #[cfg(feature = "postgres")]
             listening: std::sync::OnceLock::new(),
         }
     }
 
+    #[inline]
     pub(crate) fn now(&self) -> Tick {
-        self.clock.now()
+        self.environment.now()
+    }
+
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.environment.settings
+    }
+
+    pub(crate) fn observer(&self) -> &Observer {
+        &self.environment.observer
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.environment.store
+    }
+
+    pub(crate) fn locks(&self) -> Locks {
+        self.environment.locks.clone()
+    }
+
+    pub(crate) fn sync(&self) -> &Arc<InvalidationSync> {
+        &self.sync
+    }
+
+    /// Returns the latest epoch that this process knows.
+    pub(crate) fn latest_epoch(&self) -> Epoch {
+        self.environment.list.latest()
     }
 
     /// Runs the task that listens for invalidations.
@@ -168,102 +181,31 @@ impl Cache {
         let _ = self.listening.set(task);
     }
 
-    pub(crate) fn observer(&self) -> &Observer {
-        &self.observer
-    }
-
     pub(crate) fn stats(&self) -> Stats {
-        let counters = self.observer().counters();
+        let (counters, settings) = (self.observer().counters(), self.settings());
         Stats {
             requests: counters.requests(),
             regenerations: counters.regenerations(),
-            running: locked(&self.running).flights.len(),
+            running: self.regenerations.count(),
             memory_entries: self.memory.len(),
             memory_bytes: self.memory.weight(),
-            memory_capacity: self.settings.memory_capacity,
-            store_capacity: self.settings.store_capacity,
+            memory_capacity: settings.memory_capacity,
+            store_capacity: settings.store_capacity,
             memory_evictions: counters.evictions(),
-            database_available: self.store.is_available(),
+            database_available: self.store().is_available(),
         }
-    }
-
-    pub(crate) fn store(&self) -> &Store {
-        &self.store
-    }
-
-    pub(crate) fn locks(&self) -> Locks {
-        self.locks.clone()
     }
 
     /// Returns the policy that applies in the site's mode.
     pub(crate) fn applied(&self, policy: Refresh) -> Refresh {
-        match self.settings.mode {
+        match self.settings().mode {
             Mode::Development => policy.in_development(),
             Mode::On | Mode::Off => policy,
         }
     }
 
-    /// Runs a request of the application on a permit, which its regeneration shares. `caller`: the
-    /// run that sends the request. A generator's requests run on its own permit, as all permits may
-    /// be those of generators that wait for such requests. Otherwise waits for a permit.
-    pub(crate) async fn permitted<T>(
-        &self,
-        caller: Option<Arc<Run>>,
-        request: impl Future<Output = T>,
-    ) -> T {
-        let site = self.address();
-        let own = caller.as_ref().and_then(|run| run.permit(site));
-        let permit = match own {
-            Some(permit) => Some(permit),
-            None => {
-                let permit = Arc::clone(&self.permits).acquire_owned().await;
-                permit.ok().map(Arc::new)
-            }
-        };
-        let chain = caller.and_then(|run| run.chain());
-        let run = Arc::new(Run::request(site, chain, permit));
-        run.carry_out(request).await
-    }
-
-    /// Returns what tells this site from others in the process.
-    pub(crate) fn address(&self) -> parts::Site {
-        parts::Site(std::ptr::from_ref(self).addr())
-    }
-
-    /// Visits as a part of the content that `run` generates: an invalidated version is waited for, so
-    /// that no content is stored with it, for as long as the run has time. The content takes the part
-    /// over.
-    pub(crate) async fn visit_as_part(
-        self: &Arc<Self>,
-        key: &str,
-        policy: &Refresh,
-        run: &Run,
-        placeholder: bool,
-        generate: impl FnOnce() -> Generate,
-    ) -> Visited {
-        let until = run.waits_until();
-        let accepts = Accepts {
-            placeholder,
-            min_epoch: until.map_or(Epoch::NONE, |_| Epoch::MAX),
-        };
-        let visit = self.visit(key, policy, accepts, generate);
-        let visited = match until {
-            None => Ok(visit.await),
-            Some(until) => tokio::time::timeout_at(until, visit).await,
-        };
-        let late = Visited {
-            answer: Answer::Unavailable { retry_in: RECHECK },
-            leads: false,
-        };
-        let Visited { answer, leads } = visited.unwrap_or(late);
-        let answer = self.or_servable(answer, key, policy);
-        match &answer {
-            Answer::Version(version) => run.inherit(version, &self.context(key, policy)),
-            Answer::Failed(_) | Answer::Unavailable { .. } => run.inherit_missing(),
-            // The response that the service gives in place of a version is taken over.
-            Answer::Pass(_) => {}
-        }
-        Visited { answer, leads }
+    pub(crate) fn is_off(&self) -> bool {
+        self.settings().mode == Mode::Off
     }
 
     /// Lets the layers tell authors the epochs of their changes, and read these from requests.
@@ -280,62 +222,111 @@ impl Cache {
         self.process_id
     }
 
-    /// Returns the latest epoch that this process knows.
-    pub(crate) fn latest_epoch(&self) -> Epoch {
-        self.invalidations.latest()
+    /// Returns what tells this site from others in the process.
+    pub(crate) fn site(&self) -> parts::Site {
+        self.regenerations.site()
     }
 
-    pub(crate) fn is_off(&self) -> bool {
-        self.settings.mode == Mode::Off
-    }
-
-    /// Returns the context for a decision now.
-    pub(crate) fn context<'a>(&'a self, key: &'a str, policy: &'a Refresh) -> DecisionContext<'a> {
-        self.context_at(key, policy, self.now())
-    }
-
-    pub(crate) fn context_at<'a>(
-        &'a self,
-        key: &'a str,
-        policy: &'a Refresh,
-        now: Tick,
-    ) -> DecisionContext<'a> {
-        DecisionContext {
-            now,
-            key,
-            policy,
-            list: &self.invalidations,
-            patience: self.store.patience(),
-            statement: self.store.limit(),
-            closing: self.is_closing(),
-            permit: false,
-            held: false,
-            min_epoch: Epoch::NONE,
-        }
+    pub(crate) fn has_in_memory(&self, key: &str) -> bool {
+        self.memory.get(key).is_some()
     }
 
     /// Answers from memory, without a statement or a wait; a sync that is due begins in a task. A request
-    /// without an answer goes on to [`Cache::visit`].
-    pub(crate) fn look(self: &Arc<Self>, key: &str, policy: &Refresh, now: Tick) -> Lookup {
-        let is_due = self.sync(now);
-        let Some(view) = self.memory.get(key) else {
+    /// without an answer goes on to [`visit`](Self::visit).
+    pub(crate) fn lookup(&self, key: &str, policy: &Refresh, now: Tick) -> Lookup {
+        let is_due = self.sync.start_if_due(now);
+        let Some(entry) = self.memory.get(key) else {
             return Lookup::Miss;
         };
-        let context = self.context_at(key, policy, now);
+        let context = self.environment.context_at(key, policy, now);
         if is_due {
-            return view.without_answer(&context);
+            return entry.without_answer(&context);
         }
-        let is_busy = || {
-            self.is_closing()
-                || locked(&self.running).flights.contains_key(key)
-                || self.is_elsewhere(key)
+        let is_busy = || self.regenerations.is_busy(key);
+        entry.lookup(&Visitor::arriving_at(now), &context, is_busy)
+    }
+
+    /// Answers a request that memory alone cannot answer; see [`Regenerations::visit`].
+    pub(crate) async fn visit(
+        &self,
+        key: &str,
+        policy: &Refresh,
+        options: VisitOptions,
+        generate: impl FnOnce() -> Result<Generate, Bypass>,
+    ) -> Visited {
+        let visit = self.regenerations.visit(key, policy, options, generate);
+        visit.await
+    }
+
+    /// Visits as a part of the content that `run` generates: an invalidated version is waited for, so
+    /// that no content is stored with it, for as long as the run has time. The content takes the part
+    /// over.
+    pub(crate) async fn visit_as_part(
+        &self,
+        key: &str,
+        policy: &Refresh,
+        run: &Run,
+        options: VisitOptions,
+        generate: impl FnOnce() -> Result<Generate, Bypass>,
+    ) -> Visited {
+        let until = run.waits_until();
+        let options = VisitOptions {
+            min_epoch: until.map_or(Epoch::NONE, |_| Epoch::MAX),
+            ..options
         };
-        view.look(&context, is_busy)
+        let visit = self.visit(key, policy, options, generate);
+        let visited = match until {
+            None => Ok(visit.await),
+            Some(until) => tokio::time::timeout_at(until, visit).await,
+        };
+        let late = Visited {
+            answer: Answer::Unavailable { retry_in: RECHECK },
+            leads: false,
+        };
+        let Visited { answer, leads } = visited.unwrap_or(late);
+        let answer = self.or_servable(answer, key, policy);
+        match &answer {
+            Answer::Version(version) => {
+                run.inherit(version, &self.environment.context(key, policy));
+            }
+            Answer::Failed(_) | Answer::Unavailable { .. } => run.inherit_missing(),
+            // The response that the service gives in place of a version is taken over.
+            Answer::Pass(_) => {}
+        }
+        Visited { answer, leads }
+    }
+
+    /// Invalidates a resource, and visits until the version is newer than the invalidation. Returns
+    /// an older answer after a failure, after the policy's `timeout`, and where a cooldown or a
+    /// shutdown permits no regeneration.
+    pub(crate) async fn regenerate(
+        &self,
+        key: &str,
+        policy: &Refresh,
+        options: VisitOptions,
+        generate: impl FnOnce() -> Result<Generate, Bypass>,
+    ) -> Visited {
+        let epoch = match self.commands.invalidate(Target::Key(key)).await {
+            Ok(epoch) => epoch,
+            Err(error) => {
+                return Visited {
+                    answer: Answer::Failed(Failure::new(error)),
+                    leads: true,
+                };
+            }
+        };
+        let options = VisitOptions {
+            min_epoch: epoch,
+            is_requested: true,
+            ..options
+        };
+        let policy = policy.first_wait(policy.timeout);
+        self.visit(key, &policy, options, generate).await
     }
 
     /// Returns the answer, or, if no content came, the version in memory that may be served.
     pub(crate) fn or_servable(&self, answer: Answer, key: &str, policy: &Refresh) -> Answer {
-        let context = self.context(key, policy);
+        let context = self.environment.context(key, policy);
         match (answer, self.memory.get(key)) {
             (
                 Answer::Unavailable { .. } | Answer::Failed(_) | Answer::Pass(Bypass::ShuttingDown),
@@ -345,22 +336,33 @@ impl Cache {
         }
     }
 
+    /// Runs a generator for one caller, and stores nothing.
+    pub(crate) async fn unstored(&self, key: &str, generator: Generator) -> Answer {
+        self.regenerations.unstored(key, generator).await
+    }
+
+    /// Runs a request of the application on a permit; see [`Regenerations::permitted`].
+    pub(crate) async fn permitted<T>(
+        &self,
+        caller: Option<Arc<Run>>,
+        request: impl Future<Output = T>,
+    ) -> T {
+        self.regenerations.permitted(caller, request).await
+    }
+
     /// Begins no further regeneration and waits for the running ones.
     pub(crate) async fn shutdown(&self) {
-        self.locks.shutdown().await;
+        self.environment.locks.shutdown().await;
     }
 
     /// Returns a token that a shutdown waits for.
     pub(crate) fn task_token(&self) -> TaskTrackerToken {
-        self.locks.tasks().token()
+        self.environment.locks.tasks().token()
     }
 
-    fn is_closing(&self) -> bool {
-        self.locks.tasks().is_closed()
-    }
-
-    /// Returns true if another process regenerates this key, as far as this process knows.
-    fn is_elsewhere(&self, key: &str) -> bool {
-        self.peer_leases.contains(key, self.now())
+    /// Returns the time to live of a version in whole seconds; see
+    /// [`Version::ttl`](entry::Version::ttl).
+    pub(crate) fn ttl(&self, version: &Version, policy: &Refresh, now: Tick) -> i64 {
+        version.ttl(now, policy, &*self.environment.list)
     }
 }

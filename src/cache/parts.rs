@@ -18,7 +18,10 @@ use std::{
 use perennial_store::locked;
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
-use super::{DecisionContext, Freshness, Version};
+use crate::cache::{
+    Version,
+    entry::{DecisionContext, Freshness},
+};
 
 /// The most names, keys and tags, that content takes over. Beyond, each invalidation applies to the
 /// content.

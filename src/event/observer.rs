@@ -18,6 +18,7 @@ use super::{
     counters::Counters,
     log::{is_logged, log},
 };
+use crate::ordered::assert_no_lock_is_held;
 
 /// The number of events that a slow subscriber may be behind.
 const BUFFER: usize = 1024;
@@ -35,6 +36,7 @@ struct Inner {
 
 impl Observer {
     pub(crate) fn emit(&self, event: Event) {
+        assert_no_lock_is_held();
         match &event {
             Event::Regenerated(ended) => self.0.counters.regenerated(ended.outcome),
             Event::NotRegenerated { outcome, .. } => self.0.counters.regenerated(*outcome),

@@ -85,7 +85,7 @@ impl OwnWrites {
     pub(super) async fn wait_until_known(self, cache: &Arc<Cache>) -> Epoch {
         let in_others = match self.in_others {
             Epoch::NONE => Epoch::NONE,
-            epoch => cache.caught_up_to(epoch).await,
+            epoch => cache.sync().wait_for_epoch(epoch).await,
         };
         let in_this_process = match self.in_this_process {
             UNKNOWN => UNKNOWN,

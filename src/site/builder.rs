@@ -251,13 +251,13 @@ impl Builder {
         site.database = Some(database.clone());
         #[cfg(feature = "postgres")]
         if listens {
-            let cache = Arc::downgrade(&site.cache);
-            let heard = move || {
-                if let Some(cache) = cache.upgrade() {
-                    cache.heard();
+            let sync = Arc::downgrade(site.cache.sync());
+            let on_notify = move || {
+                if let Some(sync) = sync.upgrade() {
+                    sync.on_notify();
                 }
             };
-            site.cache.listen(database.listen(&prefix, heard)?);
+            site.cache.listen(database.listen(&prefix, on_notify)?);
         }
         Ok(site)
     }

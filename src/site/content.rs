@@ -8,7 +8,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::Perennial;
 use crate::{
     cache::{
-        Accepts, Answer, Failure, Generate, Generated, Generator, Lookup, Page, Version, parts,
+        Answer, Failure, Generate, Generated, Generator, Lookup, Page, Version, VisitOptions, parts,
     },
     key,
     policy::Refresh,
@@ -167,7 +167,7 @@ impl Perennial {
         E: Into<BoxError>,
         Fut: Future<Output = Result<T, E>> + Send,
     {
-        let max_body = self.cache.settings.max_body;
+        let max_body = self.cache.settings().max_body;
         let generate = move || -> Generator {
             Box::pin(async move {
                 let value = generate().await.map_err(Into::into);
@@ -211,7 +211,7 @@ impl Perennial {
         E: Into<BoxError>,
         Fut: Future<Output = Result<T, E>> + Send,
     {
-        let max_body = self.cache.settings.max_body;
+        let max_body = self.cache.settings().max_body;
         move || {
             Box::pin(async move {
                 let content = generate().await.map_err(Into::into);
@@ -250,7 +250,7 @@ impl Perennial {
                 key::MOST_BYTES
             )));
         }
-        if parts::waits_for_itself(cache.address(), key) {
+        if parts::waits_for_itself(cache.site(), key) {
             return Err(Error::invalid(format!(
                 "the generator of {key:?} asks for {key:?} itself, directly or through another one, and would wait for itself"
             )));
@@ -259,31 +259,29 @@ impl Perennial {
         let answer = if cache.is_off() {
             cache.unstored(key, generate()).await
         } else if run.is_none()
-            && let Lookup::Hit(answer) = cache.look(key, &policy, cache.now())
+            && let Lookup::Hit(answer) = cache.lookup(key, &policy, cache.now())
         {
             answer
         } else {
-            let generate = || Generate {
-                run: Some(generate()),
-                layer: Arc::clone(&cache.content_layer),
-                is_requested: false,
-                readable,
-                kept_briefly: false,
+            let generate = || {
+                Ok(Generate {
+                    run: Some(generate()),
+                    layer: Arc::clone(&cache.content_layer),
+                    readable,
+                })
             };
-            match run {
+            let options = VisitOptions {
+                has_placeholder,
+                ..VisitOptions::default()
+            };
+            let visited = match run {
                 Some(run) => {
-                    let visit = cache.visit_as_part(key, &policy, &run, has_placeholder, generate);
-                    visit.await.answer
+                    let visit = cache.visit_as_part(key, &policy, &run, options, generate);
+                    visit.await
                 }
-                None => {
-                    let accepts = Accepts {
-                        placeholder: has_placeholder,
-                        ..Accepts::default()
-                    };
-                    let visit = cache.visit(key, &policy, accepts, generate);
-                    visit.await.answer
-                }
-            }
+                None => cache.visit(key, &policy, options, generate).await,
+            };
+            visited.answer
         };
         match answer {
             Answer::Version(version) => Ok(version),

@@ -121,7 +121,11 @@ impl Perennial {
     /// future.
     pub async fn invalidate(&self, key: &str) -> Result<(), Error> {
         let key = key::canonical(key);
-        self.cache.invalidate(Target::Key(&key)).await.map(drop)
+        self.cache
+            .commands
+            .invalidate(Target::Key(&key))
+            .await
+            .map(drop)
     }
 
     /// Makes all resources stale whose keys begin with `prefix`, as [`invalidate`](Self::invalidate)
@@ -133,6 +137,7 @@ impl Perennial {
     /// for a prefix of more than 180 bytes or with a NUL.
     pub async fn invalidate_prefix(&self, prefix: &str) -> Result<(), Error> {
         self.cache
+            .commands
             .invalidate(Target::Prefix(prefix))
             .await
             .map(drop)
@@ -141,7 +146,11 @@ impl Perennial {
     /// Makes all resources with the tag stale, as [`invalidate`](Self::invalidate) does. A page has
     /// tags by [`RefreshLayer::tag`] or [`Tags`], and content by [`tag`](Self::tag).
     pub async fn invalidate_tag(&self, tag: &str) -> Result<(), Error> {
-        self.cache.invalidate(Target::Tag(tag)).await.map(drop)
+        self.cache
+            .commands
+            .invalidate(Target::Tag(tag))
+            .await
+            .map(drop)
     }
 
     /// Removes the resource of a key and its variants from the database and from all processes,
@@ -153,7 +162,7 @@ impl Perennial {
     /// The database fails. The purge may have been done in part, as also after a drop of the
     /// future.
     pub async fn purge(&self, key: &str) -> Result<(), Error> {
-        self.cache.purge(&key::canonical(key)).await
+        self.cache.commands.purge(&key::canonical(key)).await
     }
 
     /// Removes all resources whose keys begin with `prefix`, as [`purge`](Self::purge) does. The
@@ -166,6 +175,7 @@ impl Perennial {
     pub async fn purge_prefix(&self, prefix: &str) -> Result<(), Error> {
         let filter = EntryFilter::new().prefix(prefix);
         self.cache
+            .commands
             .purge_all(Target::PurgedPrefix(prefix), filter)
             .await
     }
@@ -173,7 +183,10 @@ impl Perennial {
     /// Removes all resources with the tag, as [`purge_prefix`](Self::purge_prefix) does.
     pub async fn purge_tag(&self, tag: &str) -> Result<(), Error> {
         let filter = EntryFilter::new().tag(tag);
-        self.cache.purge_all(Target::PurgedTag(tag), filter).await
+        self.cache
+            .commands
+            .purge_all(Target::PurgedTag(tag), filter)
+            .await
     }
 
     /// Waits until this process knows all invalidations that any process has stored or committed.
@@ -183,8 +196,7 @@ impl Perennial {
     ///
     /// The database fails.
     pub async fn caught_up(&self) -> Result<(), Error> {
-        let known = self.cache.caught_up().await;
-        known.map_err(|error| Error::clone(&error))
+        self.cache.sync().wait_until_current().await
     }
 
     /// Returns the locks of the site's database.
@@ -227,7 +239,7 @@ impl Perennial {
     ///
     /// The database fails.
     pub async fn entries(&self, filter: &EntryFilter) -> Result<EntryPage, Error> {
-        self.cache.entries(filter).await
+        self.cache.listing.entries(filter).await
     }
 
     /// Counts the stored pages. Not part of the public API.
@@ -245,7 +257,7 @@ impl Perennial {
     /// Returns the resources that were generated last. Not part of the public API.
     #[doc(hidden)]
     pub async fn latest(&self, most: usize) -> Result<Vec<Entry>, Error> {
-        self.cache.latest(most).await
+        self.cache.listing.latest(most).await
     }
 
     /// Returns the entry of this key, as [`entries`](Self::entries) lists it.
@@ -254,7 +266,7 @@ impl Perennial {
     ///
     /// The database fails.
     pub async fn entry(&self, key: &str) -> Result<Option<Entry>, Error> {
-        self.cache.entry(&key::canonical(key)).await
+        self.cache.listing.entry(&key::canonical(key)).await
     }
 
     /// Returns the stored response of this key, as generated, if there is one.
@@ -263,12 +275,12 @@ impl Perennial {
     ///
     /// The database fails.
     pub async fn stored_response(&self, key: &str) -> Result<Option<Response<Bytes>>, Error> {
-        self.cache.stored(&key::canonical(key)).await
+        self.cache.listing.stored(&key::canonical(key)).await
     }
 
     /// Returns the [revision](Builder::revision) of the site's code.
     pub fn revision(&self) -> Option<&str> {
-        self.cache.settings.revision.as_deref()
+        self.cache.settings().revision.as_deref()
     }
 
     /// Begins no further regeneration and waits for the running ones, which release their leases.

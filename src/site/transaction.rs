@@ -83,7 +83,7 @@ impl PendingInvalidation {
     /// Dropping the future leaves the rest to the next sync.
     pub async fn committed(self) {
         // The store logs a failure.
-        let _ = self.cache.committed(&self.ids).await;
+        let _ = self.cache.sync().on_commit(&self.ids).await;
     }
 }
 

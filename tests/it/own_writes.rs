@@ -49,6 +49,12 @@ fn process(shared: &Shared, list: &Arc<AtomicUsize>) -> Process {
         sleep(GENERATOR).await;
         shown.load(SeqCst).to_string()
     });
+    let read = list.clone();
+    let show_read_before = get(async move || {
+        let read = read.load(SeqCst);
+        sleep(GENERATOR).await;
+        read.to_string()
+    });
     let change = post(async move || changed.fetch_add(1, SeqCst).to_string());
     let writes = site.invalidate_on_success(["list"]).read_own_writes();
     let (own, changed) = (site.clone(), list.clone());
@@ -58,6 +64,10 @@ fn process(shared: &Shared, list: &Arc<AtomicUsize>) -> Process {
     });
     let app = Router::new()
         .route("/list", show.layer(site.layer(HOUR).tag("list")))
+        .route(
+            "/read-before",
+            show_read_before.layer(site.layer(HOUR).tag("list")),
+        )
         .route(
             "/own",
             get(async || "")
@@ -174,6 +184,26 @@ async fn author_waits_for_the_version_that_another_process_generates() {
 }
 
 /// In the process that has made the change there is nothing to wait for: it knows the change.
+/// A generator that has read the list before the change is not the author's.
+#[tokio::test(start_paused = true)]
+async fn author_does_not_share_a_generation_that_began_before_the_change() {
+    let [process, _] = two_processes().await;
+    let address = process.address;
+    let show = async |cookie| ask(address, "GET", "/read-before", cookie).await.1;
+    assert_eq!(show(None).await, "1");
+    process
+        .site
+        .invalidate_tag("list")
+        .await
+        .expect("is stored");
+    assert_eq!(show(None).await, "1", "and the next generation begins");
+    sleep(GENERATOR / 3).await;
+    let cookie = change(address).await;
+    let begun = Instant::now();
+    assert_eq!(show(Some(&cookie)).await, "2");
+    assert!(begun.elapsed() < 3 * GENERATOR, "{:?}", begun.elapsed());
+}
+
 #[tokio::test(start_paused = true)]
 async fn author_waits_for_no_sync_in_the_process_of_the_change() {
     let [here, there] = two_processes().await;

@@ -3,11 +3,11 @@
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use http::{HeaderMap, Response};
-use tokio::{runtime::Handle, task};
+use http::Response;
 
+use super::Representation;
 use crate::{
-    cache::{Cache, Page, content::Representation, metadata::LastModified},
+    cache::metadata::LastModified,
     http::compression::{self, Coding},
 };
 
@@ -35,72 +35,18 @@ impl Codings {
         let _ = self.made.set(made);
     }
 
+    pub(crate) fn are_made(&self) -> bool {
+        self.made.get().is_some()
+    }
+
+    /// Returns the content in this coding; the outer `None`: the codings are not made yet.
+    pub(crate) fn get(&self, coding: Coding) -> Option<Option<&Representation>> {
+        let made = self.made.get()?;
+        Some(made[coding as usize].as_ref())
+    }
+
     pub(crate) fn weight(&self) -> usize {
         let made = self.made.get().into_iter().flatten().flatten();
         size_of::<Self>() + made.map(Representation::weight).sum::<usize>()
-    }
-}
-
-impl Cache {
-    /// Returns the best representation for a request. Until the codings of a version are made, all
-    /// visitors get the plain content.
-    pub(crate) fn represent<'a>(
-        self: &Arc<Self>,
-        page: &'a Page,
-        request: &HeaderMap,
-    ) -> &'a Representation {
-        let Some(codings) = &page.body.codings else {
-            return &page.body.plain;
-        };
-        let Some(best) = compression::best(request) else {
-            return &page.body.plain;
-        };
-        match codings.made.get() {
-            Some(made) => made[best as usize].as_ref().unwrap_or(&page.body.plain),
-            None => {
-                self.compress(page);
-                &page.body.plain
-            }
-        }
-    }
-
-    /// Starts the compression of a page if no other compression is running. Otherwise a later
-    /// request starts it, so that no queue of pages forms.
-    pub(crate) fn compress(self: &Arc<Self>, page: &Page) {
-        let (Some(codings), Ok(runtime)) = (&page.body.codings, Handle::try_current()) else {
-            return;
-        };
-        if codings.made.get().is_some() || self.is_closing() {
-            return;
-        }
-        let Ok(permit) = Arc::clone(&self.compressing).try_acquire_owned() else {
-            return;
-        };
-        let (cache, codings) = (Arc::clone(self), Arc::clone(codings));
-        let (key, content) = (page.meta.key.to_string(), page.response().clone());
-        runtime.spawn(async move {
-            cache.compress_now(&key, content, &codings).await;
-            drop(permit);
-        });
-    }
-
-    async fn compress_now(&self, key: &str, content: Response<Bytes>, codings: &Arc<Codings>) {
-        let is_for = |cached: &Page| {
-            let cached = cached.body.codings.as_ref();
-            cached.is_some_and(|cached| Arc::ptr_eq(cached, codings))
-        };
-        let plain = content.body().len();
-        let made = task::spawn_blocking(move || Coding::ALL.map(|coding| coding.encoded(&content)));
-        // An encoder that panics would panic again.
-        let made = made.await.unwrap_or_default();
-        let [br, gzip] = made
-            .each_ref()
-            .map(|it| it.as_ref().map(|it| it.body().len()));
-        tracing::debug!(target: "perennial::compression", key, plain, br, gzip, "compressed");
-        self.memory.change(key, |cached| {
-            if is_for(cached) {
-                codings.put(made, cached.meta.stored.modified);
-            }
-        });
     }
 }

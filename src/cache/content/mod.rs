@@ -4,4 +4,9 @@
 pub(crate) mod codings;
 mod representation;
 
+use crate::cache::entry;
+
 pub(crate) use representation::{HitHeaders, Representation, Representations};
+
+pub(crate) type Page = entry::Page<Representations>;
+pub(crate) type Version = entry::Version<Representations>;

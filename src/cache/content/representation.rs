@@ -15,7 +15,11 @@ use perennial_store::{Entry, Fence};
 #[cfg(feature = "compression")]
 use crate::cache::content::codings::Codings;
 use crate::{
-    cache::{Meta, Metadata, Page, Version, entry::Origin, metadata::LastModified},
+    cache::{
+        Meta, Metadata, Page, Version,
+        entry::{Content, Origin},
+        metadata::LastModified,
+    },
     clock::{Tick, YEAR},
     http::{entity_tag, terms},
     policy::{GenerationTimes, Refresh},
@@ -161,10 +165,10 @@ impl Version {
             published: entry.generated,
         };
         page.meta.timed(policy, times);
-        let born = asked - entry.age;
-        let version = Self::new(Arc::new(page), entry.fence, born, Origin::Stored);
+        let published_at = asked - entry.age;
+        let version = Self::new(Arc::new(page), entry.fence, published_at, Origin::Stored);
         Self {
-            undated: entry.undated,
+            age_unknown: entry.undated,
             ..version
         }
     }
@@ -174,13 +178,13 @@ impl Version {
     /// Returns the time from which `Age` and `Date` count: that of the generation, or earlier if the
     /// generated response had an age.
     pub(crate) fn made_at(&self) -> Tick {
-        self.born - Duration::from_secs(self.page.body.age_before)
+        self.published_at - Duration::from_secs(self.page.body.age_before)
     }
 }
 
-impl PartialEq for Representations {
-    fn eq(&self, other: &Self) -> bool {
-        is_same(&self.plain.content, &other.plain.content)
+impl Content for Representations {
+    fn is_same(&self, new: &Self) -> bool {
+        is_same(&self.plain.content, &new.plain.content)
     }
 }
 

@@ -1,47 +1,29 @@
 //! The ceiling of the stored bytes: pages go first that nobody has asked for since they became stale.
 
-use std::sync::Mutex;
+use perennial_store::{Count, Error, Evict};
 
-use perennial_store::{Count, Error, Evict, locked};
+use super::Housekeeping;
+use crate::timing::CAPACITY;
 
-use crate::{cache::Cache, clock::Tick, timing::CAPACITY};
-
-/// The lock of the process that removes cache.
+/// The lock of the process that removes pages.
 const LOCK: &str = "capacity";
 
-/// The time of this process's next check. `None`: now.
-#[derive(Default)]
-pub(crate) struct CapacityCheck(Mutex<Option<Tick>>);
-
-impl CapacityCheck {
-    fn is_due(&self, now: Tick) -> bool {
-        let mut next = locked(&self.0);
-        let is_due = next.is_none_or(|next| now >= next);
-        if is_due {
-            *next = Some(now + CAPACITY);
-        }
-        is_due
-    }
-}
-
-impl Cache {
+impl Housekeeping {
     /// Once a minute, in one process: removes pages in the [order](perennial_store::EVICTION) in which they
     /// leave a full store, as long as the stored ones have more bytes than the ceiling.
-    pub(crate) async fn keep_capacity(&self) -> Result<(), Error> {
-        let Some(capacity) = self.settings.store_capacity else {
+    pub(super) async fn keep_capacity(&self) -> Result<(), Error> {
+        let environment = &self.environment;
+        let Some(capacity) = environment.settings.store_capacity else {
             return Ok(());
         };
-        if !self.capacity_check.is_due(self.now()) {
-            return Ok(());
-        }
-        let Some(lease) = self.locks.take_housekeeping(LOCK).await? else {
+        let Some(lease) = environment.locks.take_housekeeping(LOCK).await? else {
             return Ok(());
         };
-        let stored = self.store.call(Count {}).await?.weight();
+        let stored = environment.store.call(Count {}).await?.weight();
         let mut removed = 0;
-        while stored - removed > capacity && !self.is_closing() {
+        while stored - removed > capacity && !environment.is_shutting_down() {
             let excess = stored - removed - capacity;
-            match self.store.call(Evict { excess }).await? {
+            match environment.store.call(Evict { excess }).await? {
                 0 => break,
                 freed => removed += freed.min(stored - removed),
             }

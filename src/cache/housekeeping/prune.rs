@@ -4,41 +4,42 @@ use std::time::Duration;
 
 use perennial_store::{Epoch, Error, PruneEntries, PruneInvalidations};
 
-use crate::{
-    cache::Cache,
-    timing::{INVALIDATION_MEMORY, PRUNE, PRUNE_LEAST},
-};
+use super::Housekeeping;
+use crate::timing::{INVALIDATION_MEMORY, PRUNE, PRUNE_LEAST};
 
 /// The lock of the process that prunes for a site.
-const PRUNE_LOCK: &str = "prune";
+const LOCK: &str = "prune";
 
-impl Cache {
+impl Housekeeping {
     /// Removes versions whose own retention is over, unused locks, and invalidations that are older
     /// than each version. One process does so once an hour, or once in each retention if that is
     /// shorter: crawlers leave rows that stay briefly.
-    pub(crate) async fn prune(&self) -> Result<(), Error> {
-        let Some(lease) = self.locks.take_housekeeping(PRUNE_LOCK).await? else {
+    pub(super) async fn prune(&self) -> Result<(), Error> {
+        let environment = &self.environment;
+        let (store, retention) = (&environment.store, environment.settings.retention);
+        let Some(lease) = environment.locks.take_housekeeping(LOCK).await? else {
             return Ok(());
         };
         let (mut oldest, mut after) = (Epoch::MAX, None);
-        while let Some(pruned) = self.store.call(PruneEntries { after }).await? {
+        while let Some(pruned) = store.call(PruneEntries { after }).await? {
             oldest = oldest.min(pruned.oldest);
             after = Some(pruned.last);
         }
         let mut after = None;
         loop {
             let prune = PruneInvalidations::new(oldest, INVALIDATION_MEMORY, after);
-            after = self.store.call(prune).await?;
-            if after.is_none() || self.is_closing() {
+            after = store.call(prune).await?;
+            if after.is_none() || environment.is_shutting_down() {
                 break;
             }
         }
-        self.locks.prune(self.settings.retention).await?;
+        environment.locks.prune(retention).await?;
         // The lock is in cooldown until the next pruning.
-        lease.release_after(self.prune_interval()).await
+        lease.release_after(interval(retention)).await
     }
+}
 
-    pub(crate) fn prune_interval(&self) -> Duration {
-        self.settings.retention.clamp(PRUNE_LEAST, PRUNE)
-    }
+/// Returns the time between two prunings of a site.
+pub(super) fn interval(retention: Duration) -> Duration {
+    retention.clamp(PRUNE_LEAST, PRUNE)
 }

@@ -25,10 +25,11 @@ use std::{
 
 use perennial_store::{Epoch, Error, NameList, OutboxRow, name::bounded};
 
+use super::names::Names;
 use crate::cache::{
-    entry::{Revised, Sighting, Validity},
-    invalidation::names::Names,
-    metadata::Metadata,
+    entry::InvalidationView,
+    epochs::{Revised, Sighting, Validity},
+    metadata::{Meta, Metadata},
 };
 
 /// The number of stale names, and of purged names, that a process keeps: the latest ones. For the older
@@ -102,7 +103,7 @@ impl<'a> Target<'a> {
 
 /// The invalidation list of this process.
 #[derive(Debug)]
-pub(crate) struct Invalidations {
+pub(crate) struct InvalidationList {
     list: RwLock<List>,
     /// Grows with each change, so that a version is compared again only then.
     changes: AtomicU64,
@@ -124,7 +125,7 @@ struct List {
     /// `None`: it was never seen.
     revised: Option<Epoch>,
     /// The name under which this process has yet to store its revision.
-    unsaid: Option<String>,
+    pending: Option<String>,
     /// The latest epoch of another revision.
     other_revised: Option<Epoch>,
 }
@@ -165,7 +166,7 @@ struct Effect<N> {
     latest: N,
 }
 
-impl Invalidations {
+impl InvalidationList {
     pub(crate) fn new(revision: Option<String>) -> Self {
         let revision = revision.and_then(|revision| Target::Revision(&revision).name().ok());
         let list = List {
@@ -209,8 +210,8 @@ impl Invalidations {
     /// from before its start: the database has never seen the revision, or has seen another one
     /// later. In the second case, the stored name ends with the epoch of the other revision, so
     /// that all processes of a rollback store the same name.
-    pub(crate) fn say_revision(&self) {
-        let unsaid = self.read(|list| {
+    pub(crate) fn decide_announcement(&self) {
+        let pending = self.read(|list| {
             let name = list.revision.as_ref()?;
             let Some(revised) = list.revised else {
                 return Some(name.clone());
@@ -218,15 +219,15 @@ impl Invalidations {
             let later = list.other_revised.filter(|other| *other > revised)?;
             Some(format!("{name};{later}"))
         });
-        if unsaid.is_some() {
-            self.change(|list| list.unsaid = unsaid);
+        if pending.is_some() {
+            self.change(|list| list.pending = pending);
         }
     }
 
     /// Returns the name of the revision that is to be stored. Until then, the versions of other
     /// processes count as stale, as older code may have generated them.
-    pub(crate) fn unsaid_revision(&self) -> Option<String> {
-        self.read(|list| list.unsaid.clone())
+    pub(crate) fn pending_revision(&self) -> Option<String> {
+        self.read(|list| list.pending.clone())
     }
 
     /// Returns when this process's revision was seen.
@@ -309,15 +310,20 @@ impl Invalidations {
     }
 
     /// Returns the effect of the invalidations on the version of this key with these metadata.
-    pub(crate) fn judge(&self, key: &str, metadata: &Metadata) -> Validity {
+    pub(crate) fn validity_of(&self, key: &str, metadata: &Metadata) -> Validity {
         self.read(|list| {
-            let judged = list.judge(key, metadata);
-            if judged == Validity::Valid && metadata.revision < list.revision() {
+            let validity = list.validity_of(key, metadata);
+            if validity == Validity::Valid && metadata.revision < list.revision() {
                 // Older code generated the version after this process's revision was first seen.
                 return Validity::Invalidated;
             }
-            judged
+            validity
         })
+    }
+
+    /// Returns true if any invalidation applies to a version with these metadata.
+    pub(crate) fn applies_to(&self, meta: &Meta) -> bool {
+        self.validity_of(meta.key(), &meta.stored) != Validity::Valid
     }
 
     fn read<T>(&self, what: impl FnOnce(&List) -> T) -> T {
@@ -332,9 +338,29 @@ impl Invalidations {
     }
 }
 
+impl InvalidationView for InvalidationList {
+    fn latest(&self) -> Epoch {
+        InvalidationList::latest(self)
+    }
+
+    fn revision(&self) -> Revised {
+        InvalidationList::revision(self)
+    }
+
+    fn sightings(&self) -> Sighting {
+        InvalidationList::sightings(self)
+    }
+
+    fn validity(&self, meta: &Meta) -> Validity {
+        meta.validity_at(self.changes(), || {
+            self.validity_of(meta.key(), &meta.stored)
+        })
+    }
+}
+
 impl List {
     fn revision(&self) -> Revised {
-        match self.unsaid {
+        match self.pending {
             Some(_) => Revised::Unannounced,
             None => self.revised.map_or(Revised::Never, Revised::In),
         }
@@ -368,12 +394,12 @@ impl List {
             &mut self.other_revised
         };
         *revised = (*revised).max(Some(epoch));
-        if self.unsaid.as_deref() == Some(name) {
-            self.unsaid = None;
+        if self.pending.as_deref() == Some(name) {
+            self.pending = None;
         }
     }
 
-    fn judge(&self, key: &str, metadata: &Metadata) -> Validity {
+    fn validity_of(&self, key: &str, metadata: &Metadata) -> Validity {
         let names = variants_of(key);
         let applies = |effect: &Effect<Epoch>, unnumbered: &Effect<Sighting>| {
             effect.latest_on(key, &names, metadata) > metadata.epoch
@@ -536,8 +562,8 @@ mod tests {
         }
     }
 
-    fn known(list: &[(Target<'_>, i64)]) -> Invalidations {
-        let invalidations = Invalidations::new(None);
+    fn known(list: &[(Target<'_>, i64)]) -> InvalidationList {
+        let invalidations = InvalidationList::new(None);
         let named =
             |(target, epoch): &(Target<'_>, i64)| (target.name().expect("fits"), Epoch(*epoch));
         let list: Vec<_> = list.iter().map(named).collect();
@@ -602,12 +628,12 @@ mod tests {
         for (target, key, tags, void) in table {
             let known = known(&[(*target, 7)]);
             assert_eq!(
-                known.judge(key, &metadata(6, tags)),
+                known.validity_of(key, &metadata(6, tags)),
                 *void,
                 "{target:?} {key}"
             );
             assert_eq!(
-                known.judge(key, &metadata(7, tags)),
+                known.validity_of(key, &metadata(7, tags)),
                 Validity::Valid,
                 "{target:?} {key}"
             );
@@ -628,22 +654,28 @@ mod tests {
             [1, 0, 0]
         );
         assert_eq!((all.seen().0, all.latest().0), (5, 5));
-        assert_eq!(all.judge("/p", &metadata(0, &[])), Validity::Purged);
-        assert_eq!(all.judge("/a", &metadata(3, &[])), Validity::Invalidated);
-        assert_eq!(all.judge("/b", &metadata(4, &[])), Validity::Invalidated);
-        assert_eq!(all.judge("/a", &metadata(4, &[])), Validity::Valid);
+        assert_eq!(all.validity_of("/p", &metadata(0, &[])), Validity::Purged);
+        assert_eq!(
+            all.validity_of("/a", &metadata(3, &[])),
+            Validity::Invalidated
+        );
+        assert_eq!(
+            all.validity_of("/b", &metadata(4, &[])),
+            Validity::Invalidated
+        );
+        assert_eq!(all.validity_of("/a", &metadata(4, &[])), Validity::Valid);
     }
 
     /// Returns the name that a process says which has just begun.
-    fn said(process: &Invalidations) -> Option<String> {
-        process.say_revision();
-        process.unsaid_revision()
+    fn said(process: &InvalidationList) -> Option<String> {
+        process.decide_announcement();
+        process.pending_revision()
     }
 
     #[test]
     fn a_revision_that_returns_counts_as_new_once() {
         let seen = |names: &[(&str, i64)]| {
-            let process = Invalidations::new(Some("1".into()));
+            let process = InvalidationList::new(Some("1".into()));
             let names = names
                 .iter()
                 .map(|(name, epoch)| ((*name).to_owned(), Epoch(*epoch)));
@@ -660,25 +692,25 @@ mod tests {
             ..metadata(10, &[])
         };
         assert_eq!(
-            began.judge("/", &version(Revised::In(Epoch(8)))),
+            began.validity_of("/", &version(Revised::In(Epoch(8)))),
             Validity::Invalidated
         );
         let own = version(began.revision());
-        assert_eq!(began.judge("/", &own), Validity::Valid);
+        assert_eq!(began.validity_of("/", &own), Validity::Valid);
         began.learn(&[("revision:1;7".to_owned(), Epoch(12))]);
-        assert_eq!(began.unsaid_revision(), None);
-        assert_eq!(began.judge("/", &own), Validity::Invalidated);
+        assert_eq!(began.pending_revision(), None);
+        assert_eq!(began.validity_of("/", &own), Validity::Invalidated);
         let returned = seen(&[both[0], both[1], ("revision:1;7", 9)]);
         assert_eq!(
             (said(&returned), returned.revision()),
             (None, Revised::In(Epoch(9)))
         );
         assert_eq!(
-            returned.judge("/", &version(Revised::In(Epoch(7)))),
+            returned.validity_of("/", &version(Revised::In(Epoch(7)))),
             Validity::Invalidated
         );
         assert_eq!(
-            returned.judge("/", &version(Revised::In(Epoch(9)))),
+            returned.validity_of("/", &version(Revised::In(Epoch(9)))),
             Validity::Valid
         );
         // Another revision, whose name only begins in the same way.
@@ -716,12 +748,18 @@ mod tests {
         assert_eq!((all.seen().0, all.latest().0), (2, 2), "not all are known");
         all.have_seen(Epoch(9));
         assert_eq!((all.seen().0, all.latest().0), (9, 9));
-        assert_eq!(all.judge("/a", &metadata(8, &[])), Validity::Invalidated);
-        assert_eq!(all.judge("/a", &metadata(9, &[])), Validity::Valid);
-        assert_eq!(all.judge("/p", &metadata(1, &[])), Validity::Purged);
+        assert_eq!(
+            all.validity_of("/a", &metadata(8, &[])),
+            Validity::Invalidated
+        );
+        assert_eq!(all.validity_of("/a", &metadata(9, &[])), Validity::Valid);
+        assert_eq!(all.validity_of("/p", &metadata(1, &[])), Validity::Purged);
         all.affect_all(NameList::Purged, Epoch(8));
-        assert_eq!(all.judge("/a", &metadata(7, &[])), Validity::Purged);
-        assert_eq!(all.judge("/a", &metadata(8, &[])), Validity::Invalidated);
+        assert_eq!(all.validity_of("/a", &metadata(7, &[])), Validity::Purged);
+        assert_eq!(
+            all.validity_of("/a", &metadata(8, &[])),
+            Validity::Invalidated
+        );
     }
 
     #[test]
@@ -740,10 +778,10 @@ mod tests {
                     .map(|(n, kind)| (format!("{kind}{n}"), Epoch(n)));
                 names.collect::<Vec<_>>()
             };
-            let all = Invalidations::new(None);
+            let all = InvalidationList::new(None);
             let most = i64::try_from(MOST).expect("fits");
             all.learn(&names(1..most + 1));
-            assert_eq!(all.judge("?", &metadata(0, &[])), Validity::Valid);
+            assert_eq!(all.validity_of("?", &metadata(0, &[])), Validity::Valid);
             all.learn(&names(most + 1..most + 2));
             let left = all.read(|list| {
                 let effects = [&list.effects.stale, &list.effects.purged].map(Effect::names);
@@ -755,10 +793,13 @@ mod tests {
             });
             assert_eq!(left, KEPT);
             let dropped = most + 1 - i64::try_from(KEPT).expect("fits");
-            assert_eq!(all.judge("?", &metadata(dropped - 1, &[])), effect);
-            assert_eq!(all.judge("?", &metadata(dropped, &[])), Validity::Valid);
+            assert_eq!(all.validity_of("?", &metadata(dropped - 1, &[])), effect);
+            assert_eq!(
+                all.validity_of("?", &metadata(dropped, &[])),
+                Validity::Valid
+            );
             let last = format!("{}", most + 1);
-            assert_eq!(all.judge(&last, &metadata(most, &[])), effect);
+            assert_eq!(all.validity_of(&last, &metadata(most, &[])), effect);
         }
     }
 
@@ -766,13 +807,19 @@ mod tests {
     fn invalidation_learned_twice_or_late_changes_nothing() {
         let known = known(&[(Target::Key("/a"), 9)]);
         known.add("key:/a", Epoch(4));
-        assert_eq!(known.judge("/a", &metadata(8, &[])), Validity::Invalidated);
+        assert_eq!(
+            known.validity_of("/a", &metadata(8, &[])),
+            Validity::Invalidated
+        );
         known.learn(&[]);
         assert_eq!(known.seen(), Epoch(9));
         // The process adds its own invalidation of epoch 12 before it learns the epochs 10 and 11
         // of other processes.
         known.add("key:/b", Epoch(12));
         assert_eq!((known.seen().0, known.latest().0), (9, 12));
-        assert_eq!(known.judge("/b", &metadata(9, &[])), Validity::Invalidated);
+        assert_eq!(
+            known.validity_of("/b", &metadata(9, &[])),
+            Validity::Invalidated
+        );
     }
 }

@@ -1,21 +1,19 @@
 //! Invalidations in transactions of the application's own (the outbox pattern).
 //!
 //! A transaction writes rows into the outbox, and every sync reads them. From then on the process honours
-//! them (see `invalidation.rs`). This module numbers them, which means to give each name an epoch as any
+//! them (see `list.rs`). This module numbers them, which means to give each name an epoch as any
 //! other invalidation has, and to remove the row. It does so after the sync, while nobody waits: in
 //! batches, of which each statement is a transaction of its own, past rows that the database refuses.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::{Arc, Mutex},
-};
+use std::collections::{HashMap, HashSet};
 
-use perennial_store::{Discard, Epoch, Error, Number, Numbered, locked};
+use perennial_store::{Discard, Epoch, Error, Number, Numbered};
 
-use super::commands::{UNKNOWN, wrote};
 use crate::{
-    cache::Cache,
+    cache::environment::Environment,
     clock::Tick,
+    event::Event,
+    ordered::{Ordered, Place},
     timing::{UNNUMBERED_AGAIN, random_unit},
 };
 
@@ -23,20 +21,33 @@ use crate::{
 const AT_ONCE: usize = 100;
 
 /// What this process knows about the numbering of rows.
-#[derive(Default)]
-pub(crate) struct Outbox {
+pub(super) struct Outbox {
+    environment: Environment,
     /// Held while rows are numbered. Syncs come once a second, and the numbering may take longer.
     numbering: tokio::sync::Mutex<()>,
-    /// Rows that the database did not number, and when to try again.
-    refused: Mutex<HashMap<String, Tick>>,
-    /// Rows that this process has numbered and could not remove.
-    left: Mutex<HashSet<String>>,
+    to_do_again: Ordered<ToDoAgain>,
 }
 
-impl Cache {
+#[derive(Default)]
+struct ToDoAgain {
+    /// Rows that the database did not number, and when to try again.
+    refused: HashMap<String, Tick>,
+    /// Rows that this process has numbered and could not remove.
+    left: HashSet<String>,
+}
+
+impl Outbox {
+    pub(super) fn new(environment: Environment) -> Self {
+        Self {
+            environment,
+            numbering: tokio::sync::Mutex::default(),
+            to_do_again: Ordered::new(Place::Last, ToDoAgain::default()),
+        }
+    }
+
     /// Numbers the rows that the latest sync has read, unless this process is numbering rows already.
-    pub(crate) async fn number_committed(&self) -> Result<(), Error> {
-        let Ok(_numbering) = self.outbox.numbering.try_lock() else {
+    pub(super) async fn number_seen(&self) -> Result<(), Error> {
+        let Ok(_numbering) = self.numbering.try_lock() else {
             return Ok(());
         };
         let mut ids = self.to_number();
@@ -54,17 +65,9 @@ impl Cache {
         self.discard_left().await
     }
 
-    /// Numbers the rows with these ids after their transaction, and learns of those that another
-    /// process has numbered.
-    pub(crate) async fn committed(self: &Arc<Self>, ids: &[String]) -> Result<(), Arc<Error>> {
-        let epoch = self.number_or_learn(ids).await;
-        // Where the numbering fails, the next sync of any process makes up for it.
-        wrote(*epoch.as_ref().unwrap_or(&UNKNOWN));
-        epoch.map(drop)
-    }
-
-    /// Returns the latest epoch of the rows; [`UNKNOWN`] if this process has not numbered all of them.
-    async fn number_or_learn(self: &Arc<Self>, ids: &[String]) -> Result<Epoch, Arc<Error>> {
+    /// Numbers the rows with these ids. Returns the latest epoch of the rows; `None` if another process has
+    /// numbered some of them.
+    pub(super) async fn number_all(&self, ids: &[String]) -> Result<Option<Epoch>, Error> {
         let (mut rows, mut latest) = (0, Epoch::NONE);
         for ids in ids.chunks(AT_ONCE) {
             let numbered = self.number(ids).await?;
@@ -72,46 +75,54 @@ impl Cache {
             let epochs = numbered.rows.iter().map(|(_, epoch)| *epoch);
             latest = epochs.max().unwrap_or_default().max(latest);
         }
-        if rows == ids.len() {
-            return Ok(latest);
-        }
-        self.caught_up().await?;
-        Ok(UNKNOWN)
+        Ok((rows == ids.len()).then_some(latest))
     }
 
     async fn number(&self, ids: &[String]) -> Result<Numbered, Error> {
-        let numbered = self.store.call(Number::new(ids.to_vec())).await?;
+        let Environment {
+            store,
+            list,
+            observer,
+            ..
+        } = &self.environment;
+        let numbered = store.call(Number::new(ids.to_vec())).await?;
         let names = numbered.rows.iter();
         let names: Vec<_> = names
             .map(|(row, epoch)| (row.name.clone(), *epoch))
             .collect();
-        self.invalidations.add_all(&names);
-        for (name, epoch) in &names {
-            self.tell_invalidated(name, *epoch);
+        list.add_all(&names);
+        for (name, epoch) in names {
+            let name = name.into();
+            observer.emit(Event::Invalidated { name, epoch });
         }
-        locked(&self.outbox.left).extend(numbered.left.iter().cloned());
-        let again = self.now() + UNNUMBERED_AGAIN;
+        let again = self.environment.now() + UNNUMBERED_AGAIN;
+        let mut to_do_again = self.to_do_again.lock();
+        to_do_again.left.extend(numbered.left.iter().cloned());
+        let mut new = Vec::new();
         for (row, error) in &numbered.failed {
-            let is_known = locked(&self.outbox.refused)
-                .insert(row.id.clone(), again)
-                .is_some();
-            if !is_known {
-                tracing::error!(
-                    id = row.id,
-                    name = row.name,
-                    error,
-                    "a row of the outbox cannot be numbered: each process honours it from the time when it first sees it"
-                );
+            let before = to_do_again.refused.insert(row.id.clone(), again);
+            if before.is_none() {
+                new.push((row, error));
             }
+        }
+        drop(to_do_again);
+        for (row, error) in new {
+            tracing::error!(
+                id = row.id,
+                name = row.name,
+                error,
+                "a row of the outbox cannot be numbered: each process honours it from the time when it first sees it"
+            );
         }
         Ok(numbered)
     }
 
     /// Returns the ids of the rows that are to be numbered now.
     fn to_number(&self) -> Vec<String> {
-        let (unnumbered, now) = (self.invalidations.unnumbered(), self.now());
+        let (unnumbered, now) = (self.environment.list.unnumbered(), self.environment.now());
         let all: HashSet<_> = unnumbered.iter().collect();
-        let (mut refused, mut left) = (locked(&self.outbox.refused), locked(&self.outbox.left));
+        let mut to_do_again = self.to_do_again.lock();
+        let ToDoAgain { refused, left } = &mut *to_do_again;
         refused.retain(|id, _| all.contains(id));
         left.retain(|id| all.contains(id));
         let is_due = |id: &String| {
@@ -123,12 +134,13 @@ impl Cache {
 
     /// Removes the rows that were numbered and could not be removed, as somebody had locked them.
     async fn discard_left(&self) -> Result<(), Error> {
-        let ids: Vec<_> = locked(&self.outbox.left).iter().cloned().collect();
+        let ids: Vec<_> = self.to_do_again.lock().left.iter().cloned().collect();
         for ids in ids.chunks(AT_ONCE) {
-            let left = self.store.call(Discard::new(ids.to_vec())).await?;
-            let mut all = locked(&self.outbox.left);
+            let discard = Discard::new(ids.to_vec());
+            let left = self.environment.store.call(discard).await?;
+            let mut to_do_again = self.to_do_again.lock();
             for id in ids.iter().filter(|id| !left.contains(id)) {
-                all.remove(id);
+                to_do_again.left.remove(id);
             }
         }
         Ok(())

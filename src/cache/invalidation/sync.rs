@@ -1,250 +1,164 @@
-//! The sync: once in an interval, a request asks for other processes' invalidations.
+//! The sync: once a second, a request asks for other processes' invalidations, and for the state of the
+//! pages that other processes regenerate.
+//!
+//! The [timeline](super::timeline) decides when, and who waits. This module carries the decisions out: a
+//! sync is a task of its own, which any number of requests watch.
 
 use std::{
     collections::HashSet,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicI64, Ordering::Relaxed},
     },
     time::Duration,
 };
 
 use perennial_store::{
-    Epoch, Error, Invalidate, Invalidated, LatestEpoch, LatestNames, NameList, PurgedUntil, locked,
+    Epoch, Error, Invalidate, Invalidated, LatestEpoch, LatestNames, NameList, PurgedUntil,
 };
 use tokio::{runtime::Handle, sync::watch, time::Instant};
 use tracing::Instrument;
 
+use super::{
+    UNKNOWN,
+    list::KEPT,
+    outbox::Outbox,
+    timeline::{Timeline, Wait},
+};
 use crate::{
-    cache::{Cache, UNKNOWN, invalidation::KEPT},
+    cache::{environment::Environment, housekeeping::Housekeeping, peer_leases::PeerLeases},
     clock::Tick,
-    timing::{OVERDUE, SYNC},
+    event::Event,
+    ordered::{Ordered, Place},
+    timing::SYNC,
 };
 
 /// The number of invalidations, and of rows of the outbox, that one statement reads.
-const PAGE: usize = 10_000;
+const BATCH: usize = 10_000;
 
-pub(crate) struct Schedule {
-    /// Held while the revision is stored.
-    saying: tokio::sync::Mutex<()>,
+/// The sync of a process. What it learns goes to the invalidation list and to the leases of other
+/// processes.
+pub(crate) struct InvalidationSync {
+    environment: Environment,
+    peer_leases: Arc<PeerLeases>,
+    outbox: Outbox,
+    housekeeping: Housekeeping,
     /// The time before which no sync is due. The hit path reads only this atomic.
-    ask_again_at: AtomicI64,
-    state: Mutex<State>,
+    next_check: AtomicI64,
+    state: Ordered<State>,
+    /// Held while the revision is stored: a second sync does not wait for it.
+    announcing: tokio::sync::Mutex<()>,
 }
 
 struct State {
     running: Option<Attempt>,
-    /// The start of the latest sync.
-    begun: Tick,
-    /// The start of the last sync that succeeded.
-    answered: Tick,
-    /// The time of the last request that checked whether a sync is due.
-    looked: Tick,
-    /// The start of the last sync for a request that knew of a later epoch than this process.
-    forced: Tick,
-    /// Since when requests wait for an answer that is overdue. They wait for a limited time in all,
-    /// and again only after an answer, or when no request came for a while (the process may have
-    /// been paused).
-    waiting_since: Option<Tick>,
-    /// The time of the latest check whether to prune.
-    pruned: Option<Tick>,
+    timeline: Timeline,
+}
+
+/// A running sync, as those see it who wait for it.
+#[derive(Clone)]
+struct Attempt {
+    started: Tick,
+    progress: watch::Receiver<Progress>,
 }
 
 /// The progress of a sync.
-enum Shown {
-    /// The attempt is running, and had its last answer from the database at this time.
+enum Progress {
+    /// The sync is running, and had its last answer from the database at this time.
     Alive(Tick),
-    Ended(Result<(), Arc<Error>>),
+    Ended(Result<(), Error>),
 }
 
-type Attempt = watch::Receiver<Shown>;
-
-impl Schedule {
-    pub(crate) fn new() -> Self {
-        Self {
-            saying: tokio::sync::Mutex::default(),
-            ask_again_at: AtomicI64::new(i64::MIN),
-            state: Mutex::new(State {
-                running: None,
-                begun: Tick(i64::MIN),
-                answered: Tick(i64::MIN),
-                looked: Tick(i64::MIN),
-                forced: Tick(i64::MIN),
-                waiting_since: None,
-                pruned: None,
-            }),
+impl Attempt {
+    /// Waits for the end.
+    async fn ended(mut self) -> Result<(), Error> {
+        let is_ended = |progress: &Progress| matches!(progress, Progress::Ended(_));
+        match self.progress.wait_for(is_ended).await.as_deref() {
+            Ok(Progress::Ended(result)) => result.clone(),
+            // The sync was cancelled with its runtime. A request that needs the result starts another
+            // one.
+            Ok(Progress::Alive(_)) | Err(_) => Ok(()),
         }
-    }
-
-    fn ask_again_at(&self, until: Tick) {
-        self.ask_again_at.store(until.0, Relaxed);
     }
 }
 
-impl State {
-    fn is_overdue(&self, now: Tick) -> bool {
-        now >= self.answered + OVERDUE
-    }
-
-    /// Returns the end of the wait of a request that looks now. `None`: the request does not wait.
-    fn wait_until(&mut self, now: Tick, patience: Duration) -> Option<Tick> {
-        let paused = now >= self.looked + OVERDUE;
-        self.looked = now;
-        if !self.is_overdue(now) {
-            return None;
-        }
-        let since = match self.waiting_since {
-            Some(since) if !paused => since,
-            _ => *self.waiting_since.insert(now),
+impl InvalidationSync {
+    pub(crate) fn new(environment: Environment, peer_leases: Arc<PeerLeases>) -> Self {
+        let state = State {
+            running: None,
+            timeline: Timeline::new(),
         };
-        let until = since + patience;
-        (now < until).then_some(until)
+        Self {
+            outbox: Outbox::new(environment.clone()),
+            housekeeping: Housekeeping::new(environment.clone()),
+            environment,
+            peer_leases,
+            next_check: AtomicI64::new(i64::MIN),
+            state: Ordered::new(Place::Sync, state),
+            announcing: tokio::sync::Mutex::default(),
+        }
     }
-}
 
-impl Cache {
     /// Starts a sync if one is due. Returns true if the request has to wait for the result, by
-    /// [`Cache::synced`].
-    pub(crate) fn sync(self: &Arc<Self>, now: Tick) -> bool {
-        if now.0 < self.sync.ask_again_at.load(Relaxed) {
+    /// [`wait_if_overdue`](Self::wait_if_overdue).
+    #[inline]
+    pub(crate) fn start_if_due(self: &Arc<Self>, now: Tick) -> bool {
+        if now.0 < self.next_check.load(Relaxed) {
             return false;
         }
         // A caller may call a service outside of a runtime; the returned future is polled inside.
-        !is_inside_runtime() || self.awaited(now).is_some()
-    }
-
-    /// Asks now: something may have been invalidated.
-    #[cfg(feature = "postgres")]
-    pub(crate) fn heard(self: &Arc<Self>) {
-        self.attempt(self.now(), |_| ());
+        !is_inside_runtime() || self.on_request(now).is_some()
     }
 
     /// Waits for the answer if it is overdue, as long as the site's patience lasts.
-    pub(crate) async fn synced(self: &Arc<Self>) {
+    pub(crate) async fn wait_if_overdue(self: &Arc<Self>) {
         loop {
-            let now = self.now();
-            if now.0 < self.sync.ask_again_at.load(Relaxed) || !is_inside_runtime() {
+            let now = self.environment.now();
+            if now.0 < self.next_check.load(Relaxed) || !is_inside_runtime() {
                 return;
             }
-            let Some((attempt, until)) = self.awaited(now) else {
+            let Some((attempt, until)) = self.on_request(now) else {
                 return;
             };
             // Without an answer the versions in memory are served. An answer to a question of long
             // ago is not enough.
-            let answer = tokio::time::timeout(until - now, end_of(attempt)).await;
-            locked(&self.sync.state).looked = self.now();
+            let answer = tokio::time::timeout(until - now, attempt.ended()).await;
+            let now = self.environment.now();
+            self.state.lock().timeline.has_waited(now);
             if !matches!(answer, Ok(Ok(()))) {
                 return;
             }
         }
     }
 
-    /// Returns the running sync, or a new one, with the end of the wait. `None`: the request does
-    /// not wait.
-    fn awaited(self: &Arc<Self>, now: Tick) -> Option<(Attempt, Tick)> {
-        // A call of the system, which not each of many waiting requests makes.
-        if now >= locked(&self.sync.state).looked + SYNC / 4 {
-            self.clock.resumed(self.clock.suspended());
-        }
-        let now = now.max(self.now());
-        let (attempt, until) = self.attempt(now, |state| {
-            let until = state.wait_until(now, self.store.patience());
-            if until.is_none() {
-                // The next look: when the answer is overdue, or after an interval.
-                let overdue = state.answered + OVERDUE;
-                let next = if now < overdue { overdue } else { now + SYNC };
-                self.sync.ask_again_at(next);
-            }
-            until
-        });
-        Some((attempt, until?))
-    }
-
     /// Waits until this process knows all invalidations from before its start.
-    pub(crate) async fn know(self: &Arc<Self>) -> Result<(), Arc<Error>> {
-        while !self.invalidations.is_complete() {
-            let (attempt, ()) = self.attempt(self.now(), |_| ());
-            if self.store.fails()
-                && let Shown::Alive(_) = &*attempt.borrow()
+    pub(crate) async fn wait_for_all_before_start(self: &Arc<Self>) -> Result<(), Error> {
+        let Environment { store, list, .. } = &self.environment;
+        while !list.is_complete() {
+            let attempt = self.start_or_join();
+            if store.fails()
+                && let Progress::Alive(_) = &*attempt.progress.borrow()
             {
-                return Err(Arc::new(Error::failing("sync")));
+                return Err(Error::failing("sync"));
             }
             // The runtime of an attempt may stand still. The attempt counts as dead after this
             // time, and is replaced.
-            if let Ok(ended) = tokio::time::timeout(self.silence(), end_of(attempt)).await {
+            if let Ok(ended) = tokio::time::timeout(self.silence(), attempt.ended()).await {
                 ended?;
             }
         }
         Ok(())
     }
 
-    /// The time after which an attempt without an answer from the database counts as dead.
-    fn silence(&self) -> Duration {
-        self.store.limit().saturating_add(SYNC)
-    }
-
-    /// Returns the running attempt, or a new one, and the result of `look`. `look` sees the state
-    /// before a new attempt can end.
-    fn attempt<T>(self: &Arc<Self>, now: Tick, look: impl FnOnce(&mut State) -> T) -> (Attempt, T) {
-        let mut state = locked(&self.sync.state);
-        if let Some(attempt) = state.running.clone()
-            && matches!(*attempt.borrow(), Shown::Alive(at) if now < at + self.silence())
-        {
-            return (attempt, look(&mut state));
-        }
-        let (progress, attempt) = watch::channel(Shown::Alive(now));
-        (state.running, state.begun) = (Some(attempt.clone()), now);
-        let interval = self.prune_interval();
-        // A short-lived process does not prune.
-        let first = Tick(0) + interval.min(60 * SYNC);
-        let due = state.pruned.map_or(first, |pruned| pruned + interval / 8);
-        let prunes = now >= due;
-        if prunes {
-            state.pruned = Some(now);
-        }
-        let looked = look(&mut state);
-        // Dropping `End` locks this mutex, and a runtime that has ended drops its task immediately,
-        // inside `spawn`.
-        drop(state);
-        // Made here, as the task may be dropped before it has begun.
-        let mut end = End {
-            cache: Arc::clone(self),
-            progress,
-            result: None,
-            since: now,
-        };
-        let run = async move {
-            let cache = Arc::clone(&end.cache);
-            let begun = Instant::now();
-            let result = cache.ask(&end.progress).await;
-            cache.store.has_read(begun, result.is_ok());
-            end.result = Some(result.map_err(Arc::new));
-            drop(end);
-            // No request waits for these writes.
-            // After a failure, a later sync tries again.
-            let _ = cache.number_committed().await;
-            if let Ok(_saying) = cache.sync.saying.try_lock() {
-                let _ = cache.say_revision().await;
-            }
-            let _ = cache.keep_capacity().await;
-            if prunes {
-                // After a failure another process prunes, or this one at a later sync.
-                let _ = cache.prune().await;
-            }
-        };
-        tokio::spawn(run.instrument(tracing::debug_span!("sync")));
-        (attempt, looked)
-    }
-
     /// Waits until this process knows all invalidations from before the call.
-    pub(crate) async fn caught_up(self: &Arc<Self>) -> Result<(), Arc<Error>> {
-        let since = self.now();
+    pub(crate) async fn wait_until_current(self: &Arc<Self>) -> Result<(), Error> {
+        let since = self.environment.now();
         loop {
-            let (attempt, begun) = self.attempt(self.now(), |state| state.begun);
-            let silence = self.silence();
-            let ended = tokio::time::timeout(silence, end_of(attempt)).await;
-            if begun >= since {
-                return ended.unwrap_or_else(|_| Err(Arc::new(Error::timeout("sync", silence))));
+            let attempt = self.start_or_join();
+            let (started, silence) = (attempt.started, self.silence());
+            let ended = tokio::time::timeout(silence, attempt.ended()).await;
+            if started >= since {
+                return ended.unwrap_or_else(|_| Err(Error::timeout("sync", silence)));
             }
         }
     }
@@ -253,33 +167,33 @@ impl Cache {
     /// a second, and the wait for the sync's end is bounded by the site's patience. A crowd of such
     /// requests causes one sync a second. Returns the argument; [`Epoch::NONE`]: this process knows no such
     /// invalidation. With [`UNKNOWN`], waits for a sync that begins after the call.
-    pub(crate) async fn caught_up_to(self: &Arc<Self>, epoch: Epoch) -> Epoch {
-        let arrived = self.now();
-        let until = arrived + SYNC + self.store.patience();
-        while self.invalidations.seen() < epoch {
-            let now = self.now();
+    pub(crate) async fn wait_for_epoch(self: &Arc<Self>, epoch: Epoch) -> Epoch {
+        let Environment { store, list, .. } = &self.environment;
+        let arrived = self.environment.now();
+        let until = arrived + SYNC + store.patience();
+        while list.seen() < epoch {
+            let now = self.environment.now();
             let left = until - now;
             if left.is_zero() {
                 break;
             }
             let (running, next) = {
-                let mut state = locked(&self.sync.state);
+                let mut state = self.state.lock();
+                let running = state.running.clone();
                 // There is no such invalidation, or the database fails.
-                if state.running.is_none() && state.begun >= arrived {
+                if running.is_none() && state.timeline.has_started_since(arrived) {
                     break;
                 }
-                let next = state.forced + SYNC;
-                if state.running.is_none() && now >= next {
-                    state.forced = now;
+                let next = state.timeline.next_for_author();
+                if running.is_none() && now >= next {
+                    state.timeline.on_start_for_author(now);
                 }
-                (state.running.clone(), next)
+                (running, next)
             };
             let wait = async {
                 match running {
-                    Some(running) => drop(end_of(running).await),
-                    None if now >= next => {
-                        drop(end_of(self.attempt(now, |_| ()).0).await);
-                    }
+                    Some(running) => drop(running.ended().await),
+                    None if now >= next => drop(self.start_or_join().ended().await),
                     None => tokio::time::sleep(next - now).await,
                 }
             };
@@ -288,75 +202,196 @@ impl Cache {
         }
         match epoch {
             UNKNOWN => UNKNOWN,
-            _ if self.invalidations.latest() < epoch => Epoch::NONE,
+            _ if list.latest() < epoch => Epoch::NONE,
             _ => epoch,
         }
     }
 
     /// Returns true if another process still holds the lease on this key, by a sync that began at
-    /// `since` or later.
-    pub(crate) async fn is_held(self: &Arc<Self>, key: &str, since: Tick) -> bool {
+    /// `since` or later; without an answer, as far as this process knows.
+    pub(crate) async fn peer_still_holds(self: &Arc<Self>, key: &str, since: Tick) -> bool {
         // The running sync may have begun earlier.
         for _ in 0..2 {
-            let (running, begun) = {
-                let state = locked(&self.sync.state);
-                (state.running.clone(), state.begun)
+            let (running, is_recent) = {
+                let state = self.state.lock();
+                let is_recent = state.timeline.has_started_since(since);
+                (state.running.clone(), is_recent)
             };
             let attempt = match running {
                 Some(running) => running,
-                None if begun >= since => break,
-                None => self.attempt(self.now(), |_| ()).0,
+                None if is_recent => break,
+                None => self.start_or_join(),
             };
-            // Without an answer, the flight waits until the lease that it knows has expired.
-            let _ = tokio::time::timeout(self.silence(), end_of(attempt)).await;
+            let _ = tokio::time::timeout(self.silence(), attempt.ended()).await;
         }
-        self.is_elsewhere(key)
+        self.peer_leases.contains(key, self.environment.now())
     }
 
-    async fn ask(&self, progress: &watch::Sender<Shown>) -> Result<(), Error> {
+    /// Called when the database has notified this process of an invalidation: a sync starts at once.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn on_notify(self: &Arc<Self>) {
+        self.start_or_join();
+    }
+
+    /// Gives epochs to the rows with these ids after their transaction, and learns of those that another
+    /// process has numbered. Notes the epoch for the author.
+    pub(crate) async fn on_commit(self: &Arc<Self>, ids: &[String]) -> Result<(), Error> {
+        let numbered = match self.outbox.number_all(ids).await {
+            Ok(Some(epoch)) => Ok(epoch),
+            Ok(None) => self.wait_until_current().await.map(|()| UNKNOWN),
+            Err(error) => Err(error),
+        };
+        // Where the numbering fails, the next sync of any process makes up for it.
+        super::wrote(*numbered.as_ref().unwrap_or(&UNKNOWN));
+        numbered.map(drop)
+    }
+
+    /// Returns the running sync, or a new one, with the end of the request's wait. `None`: the request does
+    /// not wait.
+    fn on_request(self: &Arc<Self>, now: Tick) -> Option<(Attempt, Tick)> {
+        // A call of the system, which not each of many waiting requests makes.
+        let clock = &self.environment.clock;
+        if self.state.lock().timeline.is_first_in_a_while(now) {
+            clock.resumed(clock.suspended());
+        }
+        let now = now.max(clock.now());
+        let mut state = self.state.lock();
+        let patience = self.environment.store.patience();
+        let wait = state.timeline.on_request(now, patience);
+        if let Wait::No { next_check } = wait {
+            self.next_check.store(next_check.0, Relaxed);
+        }
+        let (attempt, new) = self.join_or_start_in(&mut state, now);
+        drop(state);
+        if let Some(progress) = new {
+            self.run(progress, now);
+        }
+        match wait {
+            Wait::Until(until) => Some((attempt, until)),
+            Wait::No { .. } => None,
+        }
+    }
+
+    /// Returns the running sync, or a new one.
+    fn start_or_join(self: &Arc<Self>) -> Attempt {
+        let now = self.environment.now();
+        let mut state = self.state.lock();
+        let (attempt, new) = self.join_or_start_in(&mut state, now);
+        drop(state);
+        if let Some(progress) = new {
+            self.run(progress, now);
+        }
+        attempt
+    }
+
+    /// Returns the running sync, or a new one with the sender of its progress, which the caller
+    /// [runs](Self::run) after the lock: a runtime that has ended drops a task inside of `spawn`, and the
+    /// end of a sync takes the lock.
+    fn join_or_start_in(
+        &self,
+        state: &mut State,
+        now: Tick,
+    ) -> (Attempt, Option<watch::Sender<Progress>>) {
+        if let Some(running) = &state.running
+            && matches!(*running.progress.borrow(), Progress::Alive(at) if now < at + self.silence())
+        {
+            return (running.clone(), None);
+        }
+        let (sender, progress) = watch::channel(Progress::Alive(now));
+        let attempt = Attempt {
+            started: now,
+            progress,
+        };
+        state.running = Some(attempt.clone());
+        state.timeline.on_start(now);
+        (attempt, Some(sender))
+    }
+
+    /// The time after which an attempt without an answer from the database counts as dead.
+    fn silence(&self) -> Duration {
+        self.environment.store.limit().saturating_add(SYNC)
+    }
+
+    /// Runs a sync in a task, and after it the work that no request waits for.
+    fn run(self: &Arc<Self>, progress: watch::Sender<Progress>, started: Tick) {
+        // Made here, as the task may be dropped before it has begun.
+        let mut end = End {
+            sync: Arc::clone(self),
+            progress,
+            result: None,
+            started,
+        };
+        let run = async move {
+            let sync = Arc::clone(&end.sync);
+            let begun = Instant::now();
+            let result = sync.ask(&end.progress).await;
+            sync.environment.store.has_read(begun, result.is_ok());
+            end.result = Some(result);
+            drop(end);
+            // After a failure, a later sync tries again.
+            let _ = sync.outbox.number_seen().await;
+            if let Ok(_announcing) = sync.announcing.try_lock() {
+                let _ = sync.announce_revision().await;
+            }
+            sync.housekeeping.run(started).await;
+        };
+        tokio::spawn(run.instrument(tracing::debug_span!("sync")));
+    }
+
+    async fn ask(&self, progress: &watch::Sender<Progress>) -> Result<(), Error> {
+        let Environment { store, list, .. } = &self.environment;
         self.learn(progress).await?;
-        if !self.invalidations.is_complete() {
-            self.invalidations.say_revision();
+        if !list.is_complete() {
+            list.decide_announcement();
             // A process serves stored versions without this write.
-            let said = tokio::time::timeout(self.store.patience(), self.say_revision());
-            if let Ok(Ok(true)) = said.await {
+            let announced = tokio::time::timeout(store.patience(), self.announce_revision());
+            if let Ok(Ok(true)) = announced.await {
                 self.learn(progress).await?;
             }
-            self.invalidations.complete();
+            list.complete();
         }
         Ok(())
     }
 
     /// Stores the revision of the site's code, if that is to be done. Returns true if done.
-    async fn say_revision(&self) -> Result<bool, Error> {
-        let Some(name) = self.invalidations.unsaid_revision() else {
+    async fn announce_revision(&self) -> Result<bool, Error> {
+        let Environment {
+            store,
+            list,
+            observer,
+            ..
+        } = &self.environment;
+        let Some(name) = list.pending_revision() else {
             return Ok(false);
         };
-        let epoch = self.store.call(Invalidate::new(vec![name.clone()])).await?;
-        self.tell_invalidated(&name, epoch);
+        let epoch = store.call(Invalidate::new(vec![name.clone()])).await?;
+        let name = name.into();
+        observer.emit(Event::Invalidated { name, epoch });
         Ok(true)
     }
 
-    /// Reads the invalidations since the last sync, and the rows of the outbox, in cache. What was
+    /// Reads the invalidations since the last sync, and the rows of the outbox, in batches. What was
     /// read counts immediately.
-    async fn learn(&self, progress: &watch::Sender<Shown>) -> Result<(), Error> {
+    async fn learn(&self, progress: &watch::Sender<Progress>) -> Result<(), Error> {
+        let Environment {
+            store, list, clock, ..
+        } = &self.environment;
         let (mut caught_up, mut unnumbered) = (false, HashSet::new());
         let mut after = String::new();
         loop {
-            let (since, asked) = (self.invalidations.seen(), self.now());
-            let awaited = self.peer_leases.awaited(asked);
-            let sync = Invalidated::new(&*after, since, PAGE, awaited.clone());
-            let synced = self.store.call(sync).await?;
-            self.invalidations.learn(&synced.names);
-            let are_all_names = synced.names.len() <= PAGE;
-            self.invalidations
-                .see_unnumbered(&synced.committed, are_all_names);
-            self.peer_leases.tell(&awaited, &synced.awaited, asked);
-            progress.send_replace(Shown::Alive(self.now()));
+            let (since, asked) = (list.seen(), clock.now());
+            let keys = self.peer_leases.to_ask(asked);
+            let sync = Invalidated::new(&*after, since, BATCH, keys.clone());
+            let synced = store.call(sync).await?;
+            list.learn(&synced.names);
+            let are_all_names = synced.names.len() <= BATCH;
+            list.see_unnumbered(&synced.committed, are_all_names);
+            self.peer_leases.on_sync(&keys, &synced.awaited, asked);
+            progress.send_replace(Progress::Alive(clock.now()));
             if let Some(last) = synced.committed.last() {
                 after.clone_from(&last.id);
             }
-            let are_all = are_all_names && synced.committed.len() < PAGE;
+            let are_all = are_all_names && synced.committed.len() < BATCH;
             unnumbered.extend(synced.committed.into_iter().map(|row| row.id));
             if are_all {
                 break;
@@ -366,47 +401,51 @@ impl Cache {
                 caught_up = true;
             }
         }
-        // A row that has left the outbox was numbered before, and each page had the new epochs of the
+        // A row that has left the outbox was numbered before, and each batch had the new epochs of the
         // moment when its rows were read.
-        self.invalidations.keep_unnumbered(&unnumbered);
+        list.keep_unnumbered(&unnumbered);
         Ok(())
     }
 
     /// Reads the latest names of each list, as many as a process [keeps](KEPT), and all revisions.
-    async fn catch_up(&self, progress: &watch::Sender<Shown>) -> Result<(), Error> {
+    async fn catch_up(&self, progress: &watch::Sender<Progress>) -> Result<(), Error> {
+        let Environment { store, list, .. } = &self.environment;
         // What is invalidated meanwhile is read after these names, in the order of epochs.
-        let latest = self.store.call(LatestEpoch {}).await?;
-        for list in [NameList::Revisions, NameList::Purged, NameList::Stale] {
-            self.read_latest(list, latest, progress).await?;
+        let latest = store.call(LatestEpoch {}).await?;
+        for names in [NameList::Revisions, NameList::Purged, NameList::Stale] {
+            self.read_latest(names, latest, progress).await?;
         }
         // A name that was pruned before it was read is in none of these lists. The purge of everything that
         // was stored in its place may be in a part of its list that was read before.
-        let until = self.store.call(PurgedUntil {}).await?;
-        self.invalidations.affect_all(NameList::Purged, until);
-        self.invalidations.have_seen(latest);
+        let until = store.call(PurgedUntil {}).await?;
+        list.affect_all(NameList::Purged, until);
+        list.have_seen(latest);
         Ok(())
     }
 
     /// Reads a list backwards, from the epoch `latest` on.
     async fn read_latest(
         &self,
-        list: NameList,
+        names: NameList,
         latest: Epoch,
-        progress: &watch::Sender<Shown>,
+        progress: &watch::Sender<Progress>,
     ) -> Result<(), Error> {
-        let (since, mut before, mut count) = (self.invalidations.seen(), latest.next(), 0);
+        let Environment {
+            store, list, clock, ..
+        } = &self.environment;
+        let (since, mut before, mut count) = (list.seen(), latest.next(), 0);
         while before > since {
-            let page = LatestNames::new(list, before, PAGE);
-            let page = self.store.call(page).await?;
-            self.invalidations.add_all(&page);
-            progress.send_replace(Shown::Alive(self.now()));
-            if page.len() <= PAGE {
+            let batch = LatestNames::new(names, before, BATCH);
+            let batch = store.call(batch).await?;
+            list.add_all(&batch);
+            progress.send_replace(Progress::Alive(clock.now()));
+            if batch.len() <= BATCH {
                 break;
             }
-            count += page.len();
-            before = page.iter().map(|(_, epoch)| *epoch).min().unwrap_or(since);
-            if count >= KEPT && list != NameList::Revisions {
-                self.invalidations.affect_all(list, before);
+            count += batch.len();
+            before = batch.iter().map(|(_, epoch)| *epoch).min().unwrap_or(since);
+            if count >= KEPT && names != NameList::Revisions {
+                list.affect_all(names, before);
                 break;
             }
         }
@@ -414,49 +453,37 @@ impl Cache {
     }
 }
 
-/// The end of an attempt, also of one that is cancelled with its runtime.
+/// The end of a sync, also of one that is cancelled with its runtime.
 struct End {
-    cache: Arc<Cache>,
-    progress: watch::Sender<Shown>,
+    sync: Arc<InvalidationSync>,
+    progress: watch::Sender<Progress>,
     /// `None`: cancelled.
-    result: Option<Result<(), Arc<Error>>>,
-    since: Tick,
+    result: Option<Result<(), Error>>,
+    started: Tick,
 }
 
 impl Drop for End {
     fn drop(&mut self) {
-        let mut state = locked(&self.cache.sync.state);
-        if let Some(Ok(())) = self.result {
-            state.answered = state.answered.max(self.since);
-            if !state.is_overdue(self.cache.now()) {
-                state.waiting_since = None;
-            }
-        }
+        let now = self.sync.environment.now();
+        let mut state = self.sync.state.lock();
+        let succeeded = matches!(self.result, Some(Ok(())));
+        state.timeline.on_end(self.started, succeeded, now);
         let own = self.progress.subscribe();
         let running = state.running.as_ref();
-        if running.is_some_and(|running| running.same_channel(&own)) {
+        if running.is_some_and(|running| running.progress.same_channel(&own)) {
             state.running = None;
         }
         // The pause is set under the lock. A request that later finds no running sync finds the
         // pause, too, and begins no sync.
-        self.cache.sync.ask_again_at(self.since + SYNC);
+        let next_check = self.started + SYNC;
+        self.sync.next_check.store(next_check.0, Relaxed);
         drop(state);
         if let Some(result) = self.result.take() {
-            self.progress.send_replace(Shown::Ended(result));
+            self.progress.send_replace(Progress::Ended(result));
         }
     }
 }
 
 fn is_inside_runtime() -> bool {
     Handle::try_current().is_ok()
-}
-
-async fn end_of(mut attempt: Attempt) -> Result<(), Arc<Error>> {
-    let is_ended = |progress: &Shown| matches!(progress, Shown::Ended(_));
-    match attempt.wait_for(is_ended).await.as_deref() {
-        Ok(Shown::Ended(result)) => result.clone(),
-        // The attempt was cancelled with its runtime. A request that needs the result starts
-        // another one.
-        Ok(Shown::Alive(_)) | Err(_) => Ok(()),
-    }
 }

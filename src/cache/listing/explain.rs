@@ -7,10 +7,12 @@ use perennial_store::{
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::Listing;
 use crate::{
     cache::{
-        Cache, CacheEntry, Lookup, Version,
-        entry::{DecisionContext, Freshness, Validity},
+        CacheEntry, Lookup, Version, Visitor,
+        entry::{DecisionContext, Freshness},
+        epochs::Validity,
     },
     event::{Bypass, Served},
     policy::Refresh,
@@ -159,7 +161,7 @@ impl Explanation {
 impl ExplainedVersion {
     fn new(version: &Version, context: &DecisionContext<'_>, in_memory: bool) -> Self {
         let meta = &version.page.meta;
-        let is_invalidated = version.invalidated(context.list) != Validity::Valid;
+        let is_invalidated = version.validity(context.list) != Validity::Valid;
         Self {
             in_memory,
             state: match version.freshness(context) {
@@ -186,27 +188,23 @@ impl ExplainedVersion {
     }
 }
 
-impl Cache {
-    pub(crate) fn has_in_memory(&self, key: &str) -> bool {
-        self.memory.get(key).is_some()
-    }
-
+impl Listing {
     /// Explains the answer to a request with this key, from memory or else from the database. Generates
     /// and stores nothing.
-    pub(crate) async fn explain(
-        self: &Arc<Self>,
-        key: &str,
-        policy: &Refresh,
-    ) -> Result<Explanation, Error> {
-        self.synced().await;
-        let context = self.context(key, policy);
+    pub(crate) async fn explain(&self, key: &str, policy: &Refresh) -> Result<Explanation, Error> {
+        self.sync.wait_if_overdue().await;
+        let context = self.environment.context(key, policy);
+        let visitor = Visitor::arriving_at(context.now);
         let known = self.memory.get(key).filter(|known| {
             matches!(known, CacheEntry::Version(_))
-                || matches!(known.clone().look(&context, || false), Lookup::Hit(_))
+                || matches!(
+                    known.clone().lookup(&visitor, &context, || false),
+                    Lookup::Hit(_)
+                )
         });
         let probe = async |known| {
             let name = LockName::of(LockKind::Page, key);
-            self.store.call(Probe { name, known }).await
+            self.environment.store.call(Probe { name, known }).await
         };
         let (version, in_memory, lock) = match known {
             Some(CacheEntry::Version(version)) => (version, true, None),
@@ -233,7 +231,7 @@ impl Cache {
                 });
             }
             None => {
-                let asked = self.now();
+                let asked = self.environment.now();
                 let probed = probe(Fence::NONE).await?;
                 let Some(entry) = probed.entry else {
                     return Ok(self.explain_missing(&probed.lock));
@@ -242,7 +240,8 @@ impl Cache {
                 (Arc::new(version), false, Some(probed.lock))
             }
         };
-        let found = ExplainedVersion::new(&version, &self.context(key, policy), in_memory);
+        let found =
+            ExplainedVersion::new(&version, &self.environment.context(key, policy), in_memory);
         let lock = match (found.served(), lock) {
             (Served::Hit, _) => None,
             (_, Some(lock)) => Some(lock),
@@ -264,7 +263,7 @@ impl Cache {
     /// Explains the answer to a request for a page without a version that may be served, whose lock is in this
     /// state.
     fn explain_missing(&self, lock: &LockState) -> Explanation {
-        if self.is_closing() {
+        if self.environment.is_shutting_down() {
             return Explanation::bypass(Bypass::ShuttingDown);
         }
         let served = match (lock.owned, lock.remaining.is_zero()) {

@@ -1,6 +1,6 @@
 //! The list of stored resources, with this process's knowledge.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::Response;
@@ -8,9 +8,12 @@ use perennial_store::{
     EntryRow, Error, Fence, Latest, List, LockInfo, LockKind, LockName, Probe, name::bounded,
 };
 
-use super::entries::{Entry, EntryFilter, EntryPage, EntryState};
+use super::{
+    Listing,
+    entries::{Entry, EntryFilter, EntryPage, EntryState},
+};
 use crate::cache::{
-    Cache, CacheEntry,
+    CacheEntry,
     entry::Freshness,
     history::PastVersion,
     metadata::{Description, Metadata},
@@ -24,16 +27,13 @@ const STEP: usize = 200;
 /// table in one call.
 const STEPS: usize = 10;
 
-impl Cache {
+impl Listing {
     /// Returns a page of the entries that pass the filter, after a sync, if one is due.
-    pub(crate) async fn entries(
-        self: &Arc<Self>,
-        filter: &EntryFilter,
-    ) -> Result<EntryPage, Error> {
+    pub(crate) async fn entries(&self, filter: &EntryFilter) -> Result<EntryPage, Error> {
         self.know_latest().await?;
         let (mut entries, mut from) = (Vec::new(), filter.first_name());
         for _ in 0..STEPS {
-            let stored = self.store.call(List::new(&from, STEP)).await?;
+            let stored = self.environment.store.call(List::new(&from, STEP)).await?;
             let last = stored.rows.last().filter(|_| stored.more);
             let mut until = last.map(|last| name_after(&last.name));
             let rows = stored.rows.into_iter();
@@ -71,10 +71,16 @@ impl Cache {
     }
 
     /// Returns the entry of this key.
-    pub(crate) async fn entry(self: &Arc<Self>, key: &str) -> Result<Option<Entry>, Error> {
+    pub(crate) async fn entry(&self, key: &str) -> Result<Option<Entry>, Error> {
         self.know_latest().await?;
         let name = bounded(key);
-        let row = self.store.call(List::new(&*name, 1)).await?.rows.pop();
+        let row = self
+            .environment
+            .store
+            .call(List::new(&*name, 1))
+            .await?
+            .rows
+            .pop();
         let stored = row.filter(|row| row.name == name);
         if let Some(row) = stored {
             return Ok(Some(self.entry_of(row).1));
@@ -86,7 +92,7 @@ impl Cache {
     /// Returns the stored response of this key.
     pub(crate) async fn stored(&self, key: &str) -> Result<Option<Response<Bytes>>, Error> {
         let name = LockName::of(LockKind::Page, key);
-        let probe = self.store.call(Probe {
+        let probe = self.environment.store.call(Probe {
             name,
             known: Fence::NONE,
         });
@@ -95,17 +101,15 @@ impl Cache {
     }
 
     /// Returns the resources that were generated last, the latest one first.
-    pub(crate) async fn latest(self: &Arc<Self>, most: usize) -> Result<Vec<Entry>, Error> {
+    pub(crate) async fn latest(&self, most: usize) -> Result<Vec<Entry>, Error> {
         self.know_latest().await?;
-        let rows = self.store.call(Latest { most }).await?.into_iter();
+        let rows = self
+            .environment
+            .store
+            .call(Latest { most })
+            .await?
+            .into_iter();
         Ok(rows.map(|row| self.entry_of(row).1).collect())
-    }
-
-    /// Waits until this process knows the invalidations, for as long as a request would.
-    async fn know_latest(self: &Arc<Self>) -> Result<(), Error> {
-        self.synced().await;
-        let known = self.know().await;
-        known.map_err(|error| Error::clone(&error))
     }
 
     fn entry_of(&self, row: EntryRow) -> (String, Entry) {
@@ -127,7 +131,7 @@ impl Cache {
         };
         let freshness = by_age
             .max(undated)
-            .max(self.invalidations.judge(&key, &metadata).into());
+            .max(self.environment.list.validity_of(&key, &metadata).into());
         let lock = LockInfo::of(row.lock);
         let cools_down = lock.cools_down();
         let state = match freshness {
@@ -165,7 +169,7 @@ impl Cache {
     /// Returns the resources between these names that this process knows and that have no version:
     /// in cooldown, or hit-for-pass.
     fn not_stored(&self, from: &str, until: Option<&str>) -> Vec<(String, Entry)> {
-        let now = self.now();
+        let now = self.environment.now();
         let known = self.memory.without_version().into_iter();
         let listed = known.filter_map(|(key, view)| {
             let name = bounded(&key).into_owned();

@@ -3,3 +3,37 @@
 pub(crate) mod entries;
 pub(crate) mod explain;
 mod list;
+
+use std::sync::Arc;
+
+use perennial_store::Error;
+
+use crate::cache::{environment::Environment, invalidation::InvalidationSync, memory::Memory};
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Listing {
+    environment: Environment,
+    memory: Arc<Memory>,
+    sync: Arc<InvalidationSync>,
+}
+
+impl Listing {
+    pub(crate) fn new(
+        environment: Environment,
+        memory: Arc<Memory>,
+        sync: Arc<InvalidationSync>,
+    ) -> Self {
+        Self {
+            environment,
+            memory,
+            sync,
+        }
+    }
+
+    /// Waits until this process knows the invalidations, for as long as a request would.
+    async fn know_latest(&self) -> Result<(), Error> {
+        self.sync.wait_if_overdue().await;
+        self.sync.wait_for_all_before_start().await
+    }
+}

@@ -1,31 +1,37 @@
+//! Runs the generator for a regeneration, in a task of its own, and makes a page of its response.
+
 use std::{sync::Arc, time::Duration};
 
 use http::HeaderName;
-use perennial_store::{Fence, Lease, locked};
+use perennial_store::{Fence, Lease};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
-use super::driver::{Running, Task};
+use super::{
+    Generator, Regenerations,
+    driver::{Driver, Input, Running},
+    machine,
+};
 use crate::{
     cache::{
-        Answer, Cache, Failure, Generator, Input, Metadata, Page, Version,
-        entry::{AsOf, Origin},
+        Answer, Failure, Generated, Metadata, Page, Version,
+        entry::Origin,
+        epochs::AsOf,
         parts::{self, Inherited, Run},
-        regeneration::Generated,
     },
     clock::micros,
+    event::Reason,
     extensions::{RefreshAfter, Tags},
+    ordered::assert_no_lock_is_held,
     policy::GenerationTimes,
 };
 
-impl Cache {
+impl Regenerations {
     /// Returns the `Date` that responses with this version have, in seconds since 1970.
     fn date_of(&self, version: &Version) -> i64 {
-        let age = self.now() - version.made_at();
-        self.store
-            .wall_clock()
-            .saturating_sub(micros(age))
-            .div_euclid(1_000_000)
+        let age = self.environment.now() - version.made_at();
+        let now = self.environment.store.wall_clock();
+        now.saturating_sub(micros(age)).div_euclid(1_000_000)
     }
 
     /// Logs a header whose value changes with each generation, once for each header: clients fetch
@@ -49,19 +55,19 @@ impl Cache {
 
     /// Returns true for the first call with this header, of the first hundred headers.
     fn is_first_retagging_by(&self, name: &HeaderName) -> bool {
-        let mut told = locked(&self.retagging);
+        let mut told = self.retagging.lock();
         told.len() < 100 && told.insert(name.clone())
     }
 
     /// Runs a generator for one caller, and stores nothing.
     pub(crate) async fn unstored(&self, key: &str, generator: Generator) -> Answer {
         let outer = parts::current().and_then(|run| run.chain());
-        let run = Run::generator(self.address(), &key.into(), outer, None, Duration::ZERO);
+        let run = Run::generator(self.site(), &key.into(), outer, None, Duration::ZERO);
         match Arc::new(run).carry_out(generator).await {
             Generated::Content(response) => {
                 let page = Page::new(key, response, Metadata::default(), None);
-                let version =
-                    Version::new(Arc::new(page), Fence::NONE, self.now(), Origin::Unsaved);
+                let now = self.environment.now();
+                let version = Version::new(Arc::new(page), Fence::NONE, now, Origin::Unsaved);
                 Answer::Version(version.into())
             }
             Generated::Failed(failure) => Answer::Failed(failure),
@@ -70,15 +76,17 @@ impl Cache {
     }
 }
 
-impl Task {
+impl Driver {
     /// Runs the generator in a task of its own.
-    pub(crate) fn generate(&mut self, as_of: AsOf) -> Running {
-        let Some(generator) = self.given.run.take() else {
-            // A regeneration has one step that runs the generator.
+    pub(super) fn generate(&mut self, as_of: AsOf, reason: Reason) -> Running {
+        let generator = self.work.as_mut().and_then(|work| work.run.take());
+        let Some(generator) = generator else {
+            // A regeneration has one action that runs the generator.
             return Box::pin(std::future::pending());
         };
+        assert_no_lock_is_held();
         let run = Arc::new(Run::generator(
-            self.cache.address(),
+            self.regenerations.site(),
             &self.key,
             self.outer.take(),
             self.permit.clone(),
@@ -93,21 +101,22 @@ impl Task {
         let key = self.key.clone();
         let before = self.regeneration.newest().cloned();
         let fence = self.lease.as_ref().map(Lease::fence);
-        self.started(fence);
-        let (cache, policy) = (Arc::clone(&self.cache), self.policy);
-        let sightings = cache.invalidations.sightings();
-        let started = cache.now();
+        self.generator_begins(reason);
+        let (regenerations, policy) = (Arc::clone(&self.regenerations), self.policy);
+        let environment = &regenerations.environment;
+        let sightings = environment.list.sightings();
+        let started = environment.now();
         // Without a lease, the database has not told the time.
-        let began = fence.map_or_else(|| cache.store.wall_clock(), Fence::acquired_at);
+        let began = fence.map_or_else(|| environment.store.wall_clock(), Fence::acquired_at);
         Box::pin(async move {
             let (generated, inherited) = match (&mut task).await {
                 Ok(generated) => generated,
                 Err(panic) => (Generated::Failed(Failure::new(panic)), Inherited::default()),
             };
-            let took = cache.now() - started;
+            let took = regenerations.environment.now() - started;
             let generated = match generated {
                 Generated::Content(response) => {
-                    let dated_before = before.as_ref().map(|before| cache.date_of(before));
+                    let dated_before = before.as_ref().map(|before| regenerations.date_of(before));
                     let before = before.as_ref().map(|before| &*before.page);
                     let modified = fence.and_then(|fence| {
                         Page::last_modified(&response, fence, before, dated_before)
@@ -130,14 +139,14 @@ impl Task {
                         modified,
                     };
                     let mut page = Page::new(&key, response, metadata, before);
-                    cache.warn_of_retagging(before, &page);
+                    regenerations.warn_of_retagging(before, &page);
                     let published = began.saturating_add(micros(took));
                     let times = GenerationTimes { began, published };
                     page.meta.timed(&policy, times);
-                    Generated::Content(Arc::new(page))
+                    machine::Generated::Content(Arc::new(page))
                 }
-                Generated::NotStored(why, tags) => Generated::NotStored(why, tags),
-                Generated::Failed(failure) => Generated::Failed(failure),
+                Generated::NotStored(why, tags) => machine::Generated::NotStored(why, tags),
+                Generated::Failed(failure) => machine::Generated::Failed(failure),
             };
             (Input::Generated(generated), None)
         })

@@ -1,36 +1,182 @@
-//! Every decision about a resource, with the clock as an argument and without I/O.
+//! One regeneration of one key as a pure machine: every decision about it is a transition
+//! `state × input → state, action, output`, with the clock as an argument and without I/O.
 //!
-//! A [`CacheEntry`] holds everything that a process knows of a key between two regenerations. A
-//! [`Regeneration`] is one regeneration: it takes an [`Input`] and returns an [`Output`], which has the
-//! next [`Action`] and the new contents of memory. `driver.rs` carries the actions out.
+//! # Who calls it
+//!
+//! `driver.rs` runs one [`Regeneration`] in a task of its own:
+//!
+//! 1. It creates the machine under the lock of the list of running regenerations, and then delivers
+//!    [`Input::Start`], or [`Input::StoreFailed`] if the store has not told the process the
+//!    invalidations from before its start.
+//! 2. [`Regeneration::on`] returns an [`Output`]. The driver carries its parts out **in the order of
+//!    the struct's fields**: a result is reported before the memory tier has it, and memory has it
+//!    before a waiting visitor learns of it. Then it begins `action`. `None` means that the action
+//!    before goes on.
+//! 3. The end of each action is exactly one input, which the documentation of [`Action`] names. While
+//!    an action runs, [`Input::TimerFired`] comes when the time of [`Regeneration::timer`] has come,
+//!    and [`Input::Panicked`] may come at any time. Nothing else does.
+//! 4. The driver observes and obeys. It takes a permit when the machine says so, and gives it back
+//!    as soon as an action does not [need](Action::needs_permit) it.
+//!
+//! An input may come late: a timer may fire at the moment at which an action ends. An input that the
+//! table below does not have in this state changes nothing.
+//!
+//! # The states
+//!
+//! ```mermaid
+//! stateDiagram-v2
+//!     [*] --> Starting
+//!     Starting --> TakingPermit
+//!     TakingPermit --> Probing
+//!     TakingPermit --> Acquiring: the newest version is this process's own
+//!     TakingPermit --> Generating: the store failed, and nothing may be served
+//!     TakingPermit --> Ended: keeps the old version
+//!     Probing --> Acquiring: the lock is free
+//!     Probing --> WaitingForPeer: a peer holds the lease, and nothing may be served
+//!     Probing --> Generating: the store failed, and nothing may be served
+//!     Probing --> Ended: a newer version, or keeps the old one
+//!     Acquiring --> Generating: acquired
+//!     Acquiring --> Probing: the lock has changed since the last publish
+//!     Acquiring --> WaitingForPeer: a peer was faster, and nothing may be served
+//!     Acquiring --> Ended: keeps the old version
+//!     WaitingForPeer --> AwaitingVisitor: the pause is over
+//!     WaitingForPeer --> Ended: the process shuts down
+//!     AwaitingVisitor --> AskingForPeerLease
+//!     AwaitingVisitor --> Ended: nobody waits
+//!     AskingForPeerLease --> WaitingForPeer: the lease is still held
+//!     AskingForPeerLease --> TakingPermit: the lease is over
+//!     AskingForPeerLease --> Ended: the process shuts down
+//!     Generating --> Publishing: content
+//!     Generating --> Releasing: no content
+//!     Generating --> Ended: without a lease
+//!     Publishing --> Publishing: tries again
+//!     Publishing --> ProbingAfterRefusal: a peer has published
+//!     Publishing --> Releasing
+//!     ProbingAfterRefusal --> Releasing
+//!     Releasing --> Ended
+//!     Ended --> [*]
+//! ```
+//!
+//! # The transitions
+//!
+//! `check/table.rs` compares this table and the diagram with what the check sees.
+//!
+//! | state | input | next state and action |
+//! |---|---|---|
+//! | Starting | Start | TakingPermit TakePermit |
+//! | Starting | StoreFailed | TakingPermit TakePermit |
+//! | TakingPermit | Permit | Probing Probe; Acquiring Acquire; Generating Generate; Ended End |
+//! | Probing | Probed | Acquiring Acquire; WaitingForPeer Sleep; Ended End |
+//! | Probing | StoreFailed | Generating Generate; WaitingForPeer Sleep; Ended End |
+//! | Acquiring | Acquired | Generating Generate; Probing Probe; WaitingForPeer Sleep; Ended End |
+//! | Acquiring | StoreFailed | Generating Generate; Ended End |
+//! | WaitingForPeer | TimerFired | AwaitingVisitor AwaitVisitor; Ended End |
+//! | AwaitingVisitor | VisitorWaits | AskingForPeerLease AskForPeerLease; Ended End |
+//! | AwaitingVisitor | NobodyWaits | Ended End |
+//! | AskingForPeerLease | PeerLease | WaitingForPeer Sleep; TakingPermit TakePermit; Ended End |
+//! | Generating | Generated | Publishing Publish; Releasing Release; Ended End |
+//! | Generating | TimerFired | Releasing Release; Ended End |
+//! | Publishing | Published | Releasing Release; Publishing Publish; ProbingAfterRefusal Probe |
+//! | Publishing | StoreFailed | Publishing Sleep; Releasing Release |
+//! | Publishing | TimerFired | Publishing; Publishing Publish |
+//! | ProbingAfterRefusal | Probed | Releasing Release |
+//! | ProbingAfterRefusal | StoreFailed | Releasing Release |
+//! | Releasing | Released | Ended End |
+//! | any but Ended | Panicked | Releasing Release |
 
 use std::{cmp::Ordering, mem, sync::Arc, time::Duration};
 
 use perennial_store::{Epoch, Fence, LockState};
 
-use super::Progress;
+use super::waiting::Progress;
 use crate::{
     cache::{
         Failure, Meta,
         entry::{
-            Answer, AsOf, CacheEntry, DecisionContext, Freshness, Origin, Page, PeerLease,
-            Validity, Version,
+            Answer, CacheEntry, Content, DecisionContext, Freshness, Origin, Page, PeerLease,
+            Version,
         },
+        epochs::{AsOf, Validity},
     },
     clock::Tick,
-    event::{Bypass, Outcome},
+    event::{Bypass, Outcome, Reason},
     extensions::Tags,
-    timing::{POLL_PAUSES, PUBLISH_PAUSES, PUBLISH_RETRY, RECHECK},
+    timing::{BRIEF_RETENTION, POLL_PAUSES, PUBLISH_PAUSES, PUBLISH_RETRY, RECHECK},
 };
+
+/// What the driver tells the machine.
+#[derive(Debug)]
+pub(crate) enum Input<B> {
+    /// The process knows all invalidations from before its start.
+    Start,
+    /// [`Action::TakePermit`] has ended. Without a permit, the process has as many regenerations under
+    /// way as its settings allow.
+    Permit {
+        granted: bool,
+    },
+    Probed(ProbeResult<B>),
+    /// The lease was acquired with this fence; `None`: the lock is held, in cooldown, or its fence is
+    /// another one than the one seen.
+    Acquired(Option<Fence>),
+    Generated(Generated<Arc<Page<B>>>),
+    /// The publish was carried out. It is not accepted if the lease was lost, or if a renewal found
+    /// another version than the one to renew.
+    Published {
+        accepted: bool,
+    },
+    /// The lease is released, or nothing can be done to release it any more.
+    Released,
+    /// A visitor waits, or the process shuts down.
+    VisitorWaits,
+    /// No visitor waits, and from now on none can join this regeneration.
+    NobodyWaits,
+    /// Whether the peer still holds its lease, by a sync of the time asked for, or, if the store has not
+    /// answered, as far as this process knows.
+    PeerLease {
+        held: bool,
+    },
+    /// The store failed to carry out the action, which may still have happened.
+    StoreFailed,
+    /// The time of [`Regeneration::timer`] has come.
+    TimerFired,
+    /// Code of the application has panicked in the task of the regeneration, such as a subscriber of the
+    /// log. A panic of the generator is a [`Generated::Failed`].
+    Panicked,
+}
 
 /// The answer to a probe.
 #[derive(Clone, Debug)]
 pub(crate) struct ProbeResult<B> {
-    /// The stored version, if its fence is greater than the fence of the newest version known.
-    pub(crate) version: Option<Version<B>>,
+    pub(crate) stored: Stored<B>,
     pub(crate) lock: LockState,
     /// The latest epoch.
     pub(crate) epoch: Epoch,
+}
+
+/// The stored version, as far as its fence is greater than the fence asked about.
+#[derive(Clone, Debug)]
+pub(crate) enum Stored<B> {
+    NoNewer,
+    Version(Version<B>),
+    /// A version with this fence is stored, whose value this code cannot decode. It is generated anew.
+    Unreadable(Fence),
+}
+
+impl<B> Stored<B> {
+    fn fence(&self) -> Fence {
+        match self {
+            Self::NoNewer => Fence::NONE,
+            Self::Version(version) => version.fence,
+            Self::Unreadable(fence) => *fence,
+        }
+    }
+
+    fn version(self) -> Option<Version<B>> {
+        match self {
+            Self::Version(version) => Some(version),
+            Self::NoNewer | Self::Unreadable(_) => None,
+        }
+    }
 }
 
 /// The result of a generator.
@@ -44,71 +190,84 @@ pub(crate) enum Generated<T> {
     Failed(Failure),
 }
 
-/// An event in the course of a regeneration.
-#[derive(Debug)]
-pub(crate) enum Input<B> {
-    /// The regeneration begins, in a process that knows all invalidations from before its start. If the
-    /// store has not told the invalidations, [`Input::StoreFailed`] comes in place of this event.
-    Start,
-    Probed(ProbeResult<B>),
-    /// The lease was acquired with this fence; `None`: the lock is taken, in cooldown, or changed
-    /// since the probe.
-    Acquired(Option<Fence>),
-    Generated(Generated<Arc<Page<B>>>),
-    /// The version is stored; `false`: the publish was refused.
-    Published(bool),
-    Released,
-    /// The store failed to answer the last action.
-    StoreFailed,
-    /// The time of [`Regeneration::due`] has come.
-    TimerFired,
-}
-
-/// The next action of the task. The end of the action is the next event; [`Input::TimerFired`] may come
-/// before.
+/// What the driver does next.
 #[derive(Clone, Debug)]
 pub(crate) enum Action<B> {
+    /// Take a permit, without a wait. Ends with [`Input::Permit`].
+    TakePermit,
     /// Ask the store for a version with a greater fence than `known`, and for the state of the
-    /// lock.
+    /// lock. Ends with [`Input::Probed`] or [`Input::StoreFailed`].
     Probe { known: Fence },
     /// Acquire the lease, provided that the lock's fence is still `seen`: a publish since then has
-    /// changed the fence.
+    /// changed the fence. Ends with [`Input::Acquired`] or [`Input::StoreFailed`].
     Acquire { seen: Fence },
-    /// Run the generator, with or without a lease. The version's metadata has `as_of`.
-    Generate { as_of: AsOf },
+    /// Run the generator, with or without a lease. The version's metadata has `as_of`. Ends with
+    /// [`Input::Generated`]; the next action cancels a generator that still runs.
+    Generate { as_of: AsOf, reason: Reason },
     /// Publish this version under the lease. `renews`: without sending the content, which is the
-    /// same as in the stored version with this fence.
+    /// same as in the stored version with this fence. Ends with [`Input::Published`] or
+    /// [`Input::StoreFailed`].
     Publish {
         version: Version<B>,
         renews: Option<Fence>,
+        keeping: Keeping,
     },
-    /// Release the lease. No process can acquire the lock before `cooldown` is over. `removes`:
-    /// remove the stored version before the release.
+    /// Release the lease, if there is one. No process can acquire the lock before `cooldown` is over.
+    /// `removes`: remove the stored version before the release. Ends with [`Input::Released`].
     Release { cooldown: Duration, removes: bool },
-    /// Wait for [`Input::TimerFired`].
-    Wait,
+    /// Wait until a visitor waits, for a second at most. Ends with [`Input::VisitorWaits`] or
+    /// [`Input::NobodyWaits`].
+    AwaitVisitor,
+    /// Ask whether the peer still holds its lease, by a sync that begins at `since` or later. Ends with
+    /// [`Input::PeerLease`].
+    AskForPeerLease { since: Tick },
+    /// Do nothing until the timer fires.
+    Sleep,
     /// The regeneration is over.
     End,
 }
 
-/// The output of an event. `None`: unchanged.
+impl<B> Action<B> {
+    /// Returns true for an action that runs on the regeneration's permit. A publish may take long, and
+    /// a wait for another process costs nothing here.
+    pub(crate) fn needs_permit(&self) -> bool {
+        matches!(
+            self,
+            Self::TakePermit | Self::Probe { .. } | Self::Acquire { .. } | Self::Generate { .. }
+        )
+    }
+}
+
+/// How long the row of a version is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Keeping {
+    /// The time until the version is stale.
+    pub(crate) interval: Duration,
+    /// The time until the row may be pruned.
+    pub(crate) retention: Duration,
+    /// False: a visitor may have invented the key, and the row goes first when the store is full.
+    pub(crate) is_lasting: bool,
+}
+
+/// The output of a transition. `None`: unchanged.
 #[derive(Clone, Debug)]
 pub(crate) struct Output<B> {
-    /// The next action; `None`: the running action continues.
-    pub(crate) next: Option<Action<B>>,
-    /// The new contents of memory.
+    /// The end of the regeneration, to be reported.
+    pub(crate) conclusion: Option<Conclusion>,
+    /// The lease of another process that this process has found.
+    pub(crate) peer_lease: Option<PeerLease>,
+    /// The new entry of the memory tier.
     pub(crate) entry: Option<CacheEntry<B>>,
     /// The new progress for waiting visitors.
     pub(crate) progress: Option<Progress<B>>,
-    /// The lease of another process that this process has found.
-    pub(crate) peer_lease: Option<PeerLease>,
-    pub(crate) ended: Option<Ended>,
+    /// The next action; `None`: the running action continues.
+    pub(crate) action: Option<Action<B>>,
 }
 
 /// The end of a regeneration, for the log, the counters and the subscribers: the result of the
 /// generator is stored, served or dropped, or no generator runs.
 #[derive(Clone, Debug)]
-pub(crate) struct Ended {
+pub(crate) struct Conclusion {
     pub(crate) outcome: Outcome,
     pub(crate) failure: Option<Failure>,
     pub(crate) serves_old: bool,
@@ -118,138 +277,168 @@ pub(crate) struct Ended {
 
 #[derive(Clone, Debug)]
 #[cfg_attr(test, derive(Hash))]
-pub(crate) enum State<B> {
-    /// Not begun, or over.
-    Idle,
-    /// The store is asked for a version. `refused`: the version whose publish was refused.
-    Probing {
-        refused: Option<Version<B>>,
+pub(super) enum State<B> {
+    /// The process may not know all invalidations yet.
+    Starting,
+    /// `store_failed`: the process could not learn the invalidations.
+    TakingPermit {
+        store_failed: bool,
     },
+    /// The store is asked for a newer version and for the state of the lock.
+    Probing,
     /// `probed`: the epoch in the answer to the probe; `None`: no probe was needed.
     Acquiring {
         probed: Option<Epoch>,
     },
     /// No version can be served to the leader, and another process holds the lease.
     WaitingForPeer {
+        since: Tick,
         until: Tick,
     },
+    /// The pause is over. `asks_since`: the sync that tells of the peer's lease began then or later.
+    AwaitingVisitor {
+        asks_since: Tick,
+    },
+    /// A sync tells whether the peer still holds the lease.
+    AskingForPeerLease,
     Generating {
         lease: Option<Fence>,
         as_of: AsOf,
         until: Tick,
     },
     Publishing(Publishing<B>),
+    /// The publish of this version was refused. The store is asked for the version that stands in its
+    /// place.
+    ProbingAfterRefusal {
+        refused: Version<B>,
+    },
+    /// Memory has the result already. A request that finds it stale starts the next regeneration, which
+    /// begins after the release.
     Releasing,
+    Ended,
 }
 
-/// A regeneration of a resource in this process.
+#[derive(Clone, Debug)]
+pub(super) struct Publishing<B> {
+    pub(super) new: Version<B>,
+    /// The last statement renews the stored version.
+    pub(super) renews: bool,
+    /// The number of tries that the store has not answered.
+    pub(super) failed_tries: u32,
+    /// Visitors have the new version from memory, although the publish has not succeeded.
+    pub(super) served_unsaved: bool,
+    /// The time of the next try; `None`: a statement is under way.
+    pub(super) retry_at: Option<Tick>,
+}
+
+/// What the request that starts a regeneration asks for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LeaderRequest {
+    /// See [`Visitor::min_epoch`](crate::cache::entry::Visitor::min_epoch). Other visitors are served
+    /// meanwhile.
+    pub(crate) min_epoch: Epoch,
+    /// The application has asked for the regeneration.
+    pub(crate) is_requested: bool,
+    /// The row is kept for [`BRIEF_RETENTION`], and not for the interval and the site's retention.
+    pub(crate) is_kept_briefly: bool,
+}
+
+/// A regeneration of a key in this process.
 #[derive(Clone, Debug)]
 pub(crate) struct Regeneration<B> {
-    /// The newest version known, servable or not.
-    pub(crate) newest: Option<Version<B>>,
     pub(super) state: State<B>,
+    /// The newest version known, servable or not.
+    pub(super) newest: Option<Version<B>>,
+    pub(super) has_permit: bool,
     /// The number of failures in a row, as far as this process knows.
-    pub(crate) failures: u32,
-    /// The number of waits of this regeneration.
-    pub(super) polls: u32,
+    pub(super) failures: u32,
+    /// The number of waits for another process.
+    pub(super) waits: u32,
     /// The end of another process's lease, as far as this process knows.
-    pub(super) held_until: Tick,
+    pub(super) peer_lease_until: Tick,
     /// The end of a cooldown that began while the store did not answer. Until then, the generator
     /// runs only if the store answers.
     pub(super) cooldown: Option<(Tick, Arc<Meta>)>,
-    /// See [`DecisionContext::min_epoch`], of the leader. The other visitors are served meanwhile.
-    pub(crate) min_epoch: Epoch,
     /// The reason for which the last response was not stored, if it was not.
-    pub(super) passes: Option<Bypass>,
+    pub(super) hit_for_pass: Option<Bypass>,
+    pub(super) request: LeaderRequest,
 }
 
-/// The decision about one event.
-struct Decision<'a, B> {
-    regeneration: &'a mut Regeneration<B>,
-    context: &'a DecisionContext<'a>,
-    output: Output<B>,
-}
-
-impl<B: Clone + PartialEq> Regeneration<B> {
-    /// Creates a regeneration that has not begun, and the first progress for its visitors.
+impl<B: Content> Regeneration<B> {
+    /// Creates a regeneration of a key with this entry in memory, and the first progress for its
+    /// visitors.
     pub(crate) fn new(
-        known: Option<CacheEntry<B>>,
+        entry: Option<CacheEntry<B>>,
+        request: LeaderRequest,
         context: &DecisionContext<'_>,
     ) -> (Self, Progress<B>) {
-        let passes = match &known {
-            Some(CacheEntry::HitForPass { why, .. }) => Some(*why),
-            _ => None,
+        let mut regeneration = Self {
+            state: State::Starting,
+            newest: None,
+            has_permit: false,
+            failures: 0,
+            waits: 0,
+            peer_lease_until: Tick(i64::MIN),
+            cooldown: None,
+            hit_for_pass: None,
+            request,
         };
-        let (newest, cooldown, failures) = match known {
-            Some(CacheEntry::Version(version)) => (Some(Version::clone(&version)), None, 0),
+        match entry {
+            Some(CacheEntry::Version(version)) => {
+                regeneration.newest = Some(Version::clone(&version));
+            }
+            Some(CacheEntry::HitForPass { why, .. }) => regeneration.hit_for_pass = Some(why),
             Some(CacheEntry::Cooldown {
                 until,
                 failures,
                 meta,
                 ..
             }) => {
-                let cooldown = Some((until, meta)).filter(|_| context.now < until);
-                (None, cooldown, failures)
+                regeneration.failures = failures;
+                regeneration.cooldown = Some((until, meta)).filter(|_| context.now < until);
             }
-            _ => (None, None, 0),
-        };
-        let mut regeneration = Self {
-            newest,
-            state: State::Idle,
-            failures,
-            polls: 0,
-            held_until: Tick(i64::MIN),
-            cooldown,
-            min_epoch: Epoch::NONE,
-            passes,
-        };
-        let mut decision = Decision::new(&mut regeneration, context);
-        if decision.cools_down().is_none() {
-            decision.show(Progress::Probing);
+            None => {}
         }
-        let shown = decision.output.progress.unwrap_or(Progress::Probing);
-        (regeneration, shown)
+        let mut transition = Transition::new(&mut regeneration, context);
+        if transition.local_cooldown().is_none() {
+            transition.show(Progress::Probing);
+        }
+        let progress = transition.output.progress.unwrap_or(Progress::Probing);
+        (regeneration, progress)
     }
 
-    /// Takes an event and decides the next action.
-    pub(crate) fn on(&mut self, context: &DecisionContext<'_>, event: Input<B>) -> Output<B> {
-        let mut decision = Decision::new(self, context);
-        decision.on(event);
-        decision.output
+    /// Takes an input, and returns what the driver has to do.
+    pub(crate) fn on(&mut self, context: &DecisionContext<'_>, input: Input<B>) -> Output<B> {
+        let mut transition = Transition::new(self, context);
+        transition.on(input);
+        transition.output
     }
 
     /// Returns the time of the next [`Input::TimerFired`].
-    pub(crate) fn due(&self, context: &DecisionContext<'_>) -> Option<Tick> {
+    pub(crate) fn timer(&self, context: &DecisionContext<'_>) -> Option<Tick> {
         match &self.state {
-            State::WaitingForPeer { until } | State::Generating { until, .. } => Some(*until),
-            State::Publishing(Publishing {
-                again: Some(again), ..
-            }) => Some(*again),
-            State::Publishing(Publishing {
-                shown: false, new, ..
-            }) => Some(new.born + context.patience),
+            State::WaitingForPeer { until, .. } | State::Generating { until, .. } => Some(*until),
+            State::Publishing(publishing) => match publishing.retry_at {
+                Some(retry_at) => Some(retry_at),
+                None if publishing.served_unsaved => None,
+                None => Some(publishing.new.published_at + context.store_patience),
+            },
             _ => None,
         }
     }
 
-    /// Returns true while the lease is being released, after a publish or a failure. Memory has the
-    /// result already, and a request that finds it stale starts the next regeneration, which begins
-    /// after the release.
+    /// Returns true while the lease is being released: memory has the result, and the next regeneration
+    /// of the key may be started.
     pub(crate) fn is_over(&self) -> bool {
         matches!(self.state, State::Releasing)
     }
 
-    /// Returns true while the regeneration waits for another process.
-    pub(crate) fn is_waiting(&self) -> bool {
-        matches!(self.state, State::WaitingForPeer { .. })
-    }
-
     /// Returns the end of another process's lease, as far as this process knows.
-    pub(crate) fn held_until(&self) -> Tick {
-        self.held_until
+    pub(crate) fn peer_lease_until(&self) -> Tick {
+        self.peer_lease_until
     }
 
-    /// The newest version known, servable or not.
+    /// Returns the newest version known, servable or not.
     pub(crate) fn newest(&self) -> Option<&Version<B>> {
         self.newest.as_ref()
     }
@@ -260,272 +449,312 @@ impl<B: Clone + PartialEq> Regeneration<B> {
         newest.map_or(Fence::NONE, |newest| newest.fence)
     }
 
-    /// Returns the latest known epoch. The epoch of the newest version was read before the
-    /// generator of that version began, and so before this regeneration's generator.
-    fn latest(&self, context: &DecisionContext<'_>) -> Epoch {
+    /// Returns the epoch to store with content that is generated now. It may be the newest version's own
+    /// epoch, if the list has no later one: that epoch was read before the newest version's generator
+    /// began, and so before this one begins.
+    fn latest_epoch(&self, context: &DecisionContext<'_>) -> Epoch {
         let newest = self.newest.as_ref();
         let newest = newest.map_or(Epoch::NONE, |newest| newest.page.meta.as_of().epoch);
         context.list.latest().max(newest)
     }
 }
 
-#[derive(Clone, Debug)]
-pub(crate) struct Publishing<B> {
-    pub(crate) new: Version<B>,
-    /// The last statement renews the stored version.
-    pub(crate) renews: bool,
-    pub(crate) tries: u32,
-    /// The new version has been served unsaved.
-    pub(crate) shown: bool,
-    /// The time of the next try; `None`: a statement is under way.
-    pub(crate) again: Option<Tick>,
+/// One transition: the machine, its surroundings, and the output so far.
+struct Transition<'a, B> {
+    machine: &'a mut Regeneration<B>,
+    context: &'a DecisionContext<'a>,
+    output: Output<B>,
 }
 
-impl<'a, B: Clone + PartialEq> Decision<'a, B> {
-    fn new(regeneration: &'a mut Regeneration<B>, context: &'a DecisionContext<'a>) -> Self {
+impl<'a, B: Content> Transition<'a, B> {
+    fn new(machine: &'a mut Regeneration<B>, context: &'a DecisionContext<'a>) -> Self {
         Self {
-            regeneration,
+            machine,
             context,
             output: Output {
-                next: None,
+                conclusion: None,
+                peer_lease: None,
                 entry: None,
                 progress: None,
-                peer_lease: None,
-                ended: None,
+                action: None,
             },
         }
     }
 
-    fn on(&mut self, event: Input<B>) {
-        let state = mem::replace(&mut self.regeneration.state, State::Idle);
-        match (state, event) {
-            (State::Idle, Input::Start) => self.begin(),
-            (State::Probing { refused: None }, Input::Probed(found)) => self.probed(found),
-            (State::Probing { refused: None }, Input::StoreFailed)
-                if self.context.now < self.regeneration.held_until =>
+    fn on(&mut self, input: Input<B>) {
+        // Each arm sets the next state. An arm that panicked would leave an ended machine.
+        let state = mem::replace(&mut self.machine.state, State::Ended);
+        match (state, input) {
+            (State::Ended, _) => {}
+            (_, Input::Panicked) => self.panicked(),
+
+            (State::Starting, Input::Start) => self.take_permit(false),
+            (State::Starting, Input::StoreFailed) => self.take_permit(true),
+            (State::TakingPermit { store_failed }, Input::Permit { granted }) => {
+                self.machine.has_permit = granted;
+                if store_failed {
+                    self.go_on_without_store();
+                } else {
+                    self.begin();
+                }
+            }
+
+            (State::Probing, Input::Probed(found)) => self.probed(found),
+            (State::Probing, Input::StoreFailed)
+                if self.context.now < self.machine.peer_lease_until =>
             {
-                self.wait();
+                self.wait_for_peer();
             }
             (State::Acquiring { probed }, Input::Acquired(Some(fence))) => {
                 self.generate(Some(fence), self.as_of(probed.unwrap_or_default()));
             }
-            (State::Acquiring { probed: None }, Input::Acquired(None)) => self.look(None),
+            (State::Acquiring { probed: None }, Input::Acquired(None)) => self.probe(),
             (State::Acquiring { .. }, Input::Acquired(None)) => {
-                if self.satisfies() {
-                    self.skip(Outcome::Elsewhere, RECHECK);
+                if self.is_servable_to_leader() {
+                    self.keep_old(Outcome::Elsewhere, RECHECK);
                 } else {
-                    self.wait();
+                    self.wait_for_peer();
                 }
             }
+            (State::Probing | State::Acquiring { .. }, Input::StoreFailed) => {
+                self.go_on_without_store();
+            }
+
             (
-                State::Idle | State::Probing { refused: None } | State::Acquiring { .. },
-                Input::StoreFailed,
-            ) => self.without_store(),
-            (State::WaitingForPeer { .. }, Input::TimerFired) if self.context.closing => {
+                State::WaitingForPeer { .. } | State::AwaitingVisitor { .. },
+                Input::TimerFired | Input::VisitorWaits,
+            )
+            | (State::AskingForPeerLease, Input::PeerLease { .. })
+                if self.context.is_shutting_down =>
+            {
                 self.answer(Answer::Pass(Bypass::ShuttingDown));
                 self.end();
             }
-            (State::WaitingForPeer { .. }, Input::TimerFired) if self.context.held => self.wait(),
-            (State::WaitingForPeer { .. }, Input::TimerFired) => self.begin(),
+            (State::WaitingForPeer { since, .. }, Input::TimerFired) => {
+                // A statement of another regeneration in the second half of the pause answers this
+                // one, too.
+                let asks_since = since + (self.context.now - since) / 2;
+                self.enter(State::AwaitingVisitor { asks_since }, Action::AwaitVisitor);
+            }
+            (State::AwaitingVisitor { .. }, Input::NobodyWaits) => self.end(),
+            (State::AwaitingVisitor { asks_since }, Input::VisitorWaits) => {
+                let action = Action::AskForPeerLease { since: asks_since };
+                self.enter(State::AskingForPeerLease, action);
+            }
+            (State::AskingForPeerLease, Input::PeerLease { held: true }) => self.wait_for_peer(),
+            (State::AskingForPeerLease, Input::PeerLease { held: false }) => {
+                self.take_permit(false);
+            }
+
             (State::Generating { lease, as_of, .. }, Input::Generated(generated)) => {
                 self.generated(lease, as_of, generated);
             }
             (State::Generating { lease, as_of, .. }, Input::TimerFired) => {
                 let timeout = self.context.policy.timeout;
                 let late = Failure::new(format!("the generator took longer than {timeout:?}"));
-                let failed = Generated::Failed(late);
-                self.generated(lease, as_of, failed);
-                if let Some(ended) = &mut self.output.ended {
-                    ended.outcome = Outcome::TimedOut;
+                self.generated(lease, as_of, Generated::Failed(late));
+                if let Some(conclusion) = &mut self.output.conclusion {
+                    conclusion.outcome = Outcome::TimedOut;
                 }
             }
-            (State::Publishing(publishing), event) => self.publishing(publishing, &event),
-            (State::Probing { refused: Some(new) }, Input::Probed(found)) => {
-                self.overtaken(&new, found.version)
+
+            (State::Publishing(publishing), Input::Published { accepted: true }) => {
+                self.published(publishing);
             }
-            (State::Probing { refused: Some(new) }, Input::StoreFailed) => {
-                self.overtaken(&new, None)
+            (State::Publishing(publishing), Input::Published { accepted: false }) => {
+                self.publish_refused(publishing);
             }
-            (State::Releasing, Input::Released | Input::StoreFailed) => self.end(),
-            // The event comes too late, or changes nothing.
-            (state, _) => self.regeneration.state = state,
+            (State::Publishing(publishing), Input::StoreFailed) => self.publish_failed(publishing),
+            (State::Publishing(publishing), Input::TimerFired) => {
+                if publishing.retry_at.is_some() {
+                    self.send(publishing);
+                } else {
+                    self.publish_is_slow(publishing);
+                }
+            }
+            (State::ProbingAfterRefusal { refused }, Input::Probed(found)) => {
+                self.overtaken(&refused, found.stored.version());
+            }
+            (State::ProbingAfterRefusal { refused }, Input::StoreFailed) => {
+                self.overtaken(&refused, None);
+            }
+            (State::Releasing, Input::Released) => self.end(),
+
+            // The input comes too late.
+            (state, _) => self.machine.state = state,
         }
     }
 
-    fn enter(&mut self, state: State<B>, step: Action<B>) {
-        self.regeneration.state = state;
-        self.output.next = Some(step);
+    fn enter(&mut self, state: State<B>, action: Action<B>) {
+        self.machine.has_permit &= action.needs_permit();
+        self.machine.state = state;
+        self.output.action = Some(action);
     }
 
     fn end(&mut self) {
-        self.enter(State::Idle, Action::End);
+        self.enter(State::Ended, Action::End);
     }
 
-    /// Returns the epoch and revision that a generator sees that begins now. `probed`: the epoch in
-    /// the store's last answer.
-    fn as_of(&self, probed: Epoch) -> AsOf {
-        AsOf {
-            epoch: self.regeneration.latest(self.context).max(probed),
-            revision: self.context.list.revision(),
-        }
+    // The way to the generator: permit, probe, lease, and the wait for another process.
+
+    fn take_permit(&mut self, store_failed: bool) {
+        self.enter(State::TakingPermit { store_failed }, Action::TakePermit);
     }
 
-    fn freshness(&self) -> Option<Freshness> {
-        let newest = self.regeneration.newest.as_ref();
-        newest.map(|version| version.freshness(self.context))
-    }
-
-    fn is_servable(&self) -> bool {
-        self.freshness().is_some_and(Freshness::is_servable)
-    }
-
-    /// Begins to look for a newer version. Without a permit a stale version is served on; a first
-    /// version is never held back, as a visitor waits.
-    pub(crate) fn begin(&mut self) {
+    /// Chooses the first call to the store:
+    ///
+    /// - Without a permit, and with a version to serve: none; the old version is kept. A first version is
+    ///   never held back, as a visitor waits for it.
+    /// - If this process itself has published the newest version, and nobody has touched its lock since,
+    ///   as far as this process knows: the lease is acquired at once. The fence in the attempt tells
+    ///   whether that guess was right.
+    /// - Otherwise a probe.
+    fn begin(&mut self) {
         let is_servable = self.is_servable();
-        if is_servable && !self.context.permit {
-            return self.skip(Outcome::Busy, RECHECK);
+        if is_servable && !self.machine.has_permit {
+            return self.keep_old(Outcome::Busy, RECHECK);
         }
-        if let Some(newest) = &mut self.regeneration.newest
+        let lock_untouched = Origin::Published {
+            lock_untouched: true,
+        };
+        if let Some(newest) = &mut self.machine.newest
             && is_servable
-            && newest.origin == (Origin::Published { latest: true })
+            && newest.origin == lock_untouched
         {
-            newest.origin = Origin::Published { latest: false };
-            let (seen, verdict) = (newest.fence, newest.invalidated(self.context.list));
+            newest.origin = Origin::Published {
+                lock_untouched: false,
+            };
+            let (seen, validity) = (newest.fence, newest.validity(self.context.list));
             self.output.entry = Some(CacheEntry::Version(newest.clone().into()));
-            if verdict == Validity::Valid {
-                // Unless another process has acquired the lock since, the lock's fence is the fence
-                // of this process's own version, and a probe is needless.
+            if validity == Validity::Valid {
                 return self.enter(State::Acquiring { probed: None }, Action::Acquire { seen });
             }
         }
-        self.look(None);
+        self.probe();
     }
 
     /// Asks the store for a version.
-    pub(crate) fn look(&mut self, refused: Option<Version<B>>) {
-        let known = self.regeneration.fence();
-        self.enter(State::Probing { refused }, Action::Probe { known });
+    fn probe(&mut self) {
+        let known = self.machine.fence();
+        self.enter(State::Probing, Action::Probe { known });
     }
 
-    pub(crate) fn probed(&mut self, found: ProbeResult<B>) {
-        let stored = found
-            .version
-            .as_ref()
-            .map_or(Fence::NONE, |stored| stored.fence);
-        let known = stored.max(self.regeneration.fence());
-        self.adopt(found.version);
+    fn probed(&mut self, found: ProbeResult<B>) {
+        let stored_fence = found.stored.fence().max(self.machine.fence());
+        self.keep_better(found.stored.version());
         let is_servable = self.show_stale(false);
         if self.freshness() == Some(Freshness::Fresh) {
             self.answer_with_newest();
             return self.end();
         }
         let lock = found.lock;
-        self.regeneration.failures = lock.failures;
+        self.machine.failures = lock.failures;
         // The database's clock may have been ahead when the lock was released, and was then set back:
         // the cooldown seems to last for years.
-        let remaining = lock
-            .remaining
-            .min(self.context.policy.cooldown_time().max(RECHECK));
+        let longest = self.context.policy.cooldown_time().max(RECHECK);
+        let remaining = lock.remaining.min(longest);
         if lock.remaining.is_zero() {
-            if is_servable && !self.context.permit {
-                return self.skip(Outcome::Busy, RECHECK);
+            if is_servable && !self.machine.has_permit {
+                return self.keep_old(Outcome::Busy, RECHECK);
             }
             let probed = Some(found.epoch);
-            return self.enter(
-                State::Acquiring { probed },
-                Action::Acquire { seen: lock.fence },
-            );
+            let action = Action::Acquire { seen: lock.fence };
+            return self.enter(State::Acquiring { probed }, action);
         }
         if lock.owned {
             let until = self.context.now + remaining;
-            self.output.peer_lease = Some(PeerLease { known, until });
-            self.regeneration.held_until = until;
-        }
-        match (lock.owned, is_servable) {
-            // The sync tells when to look again.
-            (true, _) if self.satisfies() => self.skip(Outcome::Elsewhere, Duration::ZERO),
-            (true, _) => self.wait(),
-            (false, true) => self.skip(Outcome::Cooldown, remaining),
-            (false, false) => {
-                let as_of = self.as_of(found.epoch);
-                if self.is_servable_for(remaining) {
-                    self.serve_old_for(remaining);
-                } else {
-                    self.cool_down(remaining, remaining, as_of, None);
-                    self.answer(Answer::Unavailable {
-                        retry_in: remaining,
-                    });
-                }
-                self.end();
+            self.machine.peer_lease_until = until;
+            self.output.peer_lease = Some(PeerLease {
+                stored_fence,
+                until,
+            });
+            if self.is_servable_to_leader() {
+                // The sync tells when to ask again.
+                self.keep_old(Outcome::Elsewhere, Duration::ZERO);
+            } else {
+                self.wait_for_peer();
             }
+        } else if is_servable {
+            self.keep_old(Outcome::Cooldown, remaining);
+        } else {
+            let as_of = self.as_of(found.epoch);
+            if self.grant_error_grace(remaining) {
+                self.serve_old(remaining);
+            } else {
+                self.cool_down(remaining, remaining, as_of, None);
+                self.answer(Answer::Unavailable {
+                    retry_in: remaining,
+                });
+            }
+            self.end();
         }
     }
 
-    /// Adopts a stored version if the verdict of the invalidations on the stored one is better than
-    /// on the newest one, or if the verdicts are equal and the stored one is the later one. Fences
-    /// do not decide: an unsaved version has the fence of the version before.
-    pub(crate) fn adopt(&mut self, stored: Option<Version<B>>) {
+    /// Keeps the better of two versions: by the invalidations first, and by the time of the publish if
+    /// these say the same of both. Not by the fence, as an unsaved version has the fence of the version
+    /// before.
+    fn keep_better(&mut self, stored: Option<Version<B>>) {
         let Some(stored) = stored else { return };
-        let adopts = self.regeneration.newest.as_ref().is_none_or(|newest| {
-            let [stored_is, newest_is] =
-                [&stored, newest].map(|it| it.invalidated(self.context.list));
-            match stored_is.cmp(&newest_is) {
+        let is_better = self.machine.newest.as_ref().is_none_or(|newest| {
+            let list = self.context.list;
+            match stored.validity(list).cmp(&newest.validity(list)) {
                 Ordering::Less => true,
                 Ordering::Greater => false,
-                Ordering::Equal => stored.born >= newest.born,
+                Ordering::Equal => stored.published_at >= newest.published_at,
             }
         });
-        if adopts {
+        if is_better {
             self.set_newest(stored);
         }
     }
 
-    /// Waits before the next sync or probe, as no version can be served to the leader and another process
-    /// holds the lease.
-    pub(crate) fn wait(&mut self) {
-        let longest = self.regeneration.held_until - self.context.now;
-        let pause = if longest.is_zero() {
-            POLL_PAUSES.after(self.regeneration.polls)
+    /// Waits before the next sync, as no version can be served to the leader and another process holds
+    /// the lease.
+    fn wait_for_peer(&mut self) {
+        let pause = POLL_PAUSES.after(self.machine.waits);
+        let left = self.machine.peer_lease_until - self.context.now;
+        let pause = if left.is_zero() {
+            pause
         } else {
-            POLL_PAUSES.after(self.regeneration.polls).min(longest)
+            pause.min(left)
         };
-        self.regeneration.polls += 1;
-        match self.regeneration.passes {
+        self.machine.waits += 1;
+        match self.machine.hit_for_pass {
             // The other process finds out whether the next response may be stored, and nobody waits
             // for that here.
             Some(why) if !self.is_servable() => self.answer(Answer::Pass(why)),
             _ => self.show(Progress::HeldByPeer),
         }
-        let until = self.context.now + pause;
-        self.enter(State::WaitingForPeer { until }, Action::Wait);
+        let since = self.context.now;
+        let until = since + pause;
+        self.enter(State::WaitingForPeer { since, until }, Action::Sleep);
     }
 
-    /// Continues while the database is unavailable: an old version is served on; a first version is
-    /// generated without a lease and not stored.
-    pub(crate) fn without_store(&mut self) {
+    /// Goes on while the store fails: an old version is served on; a first version is generated without
+    /// a lease and not stored.
+    fn go_on_without_store(&mut self) {
         if self.is_servable() {
-            return self.skip(Outcome::DatabaseUnavailable, RECHECK);
+            return self.keep_old(Outcome::DatabaseUnavailable, RECHECK);
         }
-        let Some((until, meta)) = self.cools_down() else {
+        let Some((until, meta)) = self.local_cooldown() else {
             return self.generate(None, self.as_of(Epoch::NONE));
         };
         self.output.entry = Some(CacheEntry::Cooldown {
             until,
-            ask_again_at: until.min(self.context.now + RECHECK),
-            failures: self.regeneration.failures,
+            recheck_at: until.min(self.context.now + RECHECK),
+            failures: self.machine.failures,
             failure: None,
             meta,
         });
-        self.ended(Outcome::DatabaseUnavailable);
+        self.conclude(Outcome::DatabaseUnavailable);
         self.end();
     }
 
     /// Returns the cooldown that this process alone knows of, if it lasts, and answers visitors
     /// accordingly.
-    pub(crate) fn cools_down(&mut self) -> Option<(Tick, Arc<Meta>)> {
-        let (until, meta) = self.regeneration.cooldown.clone()?;
-        if self.context.now >= until || self.context.list.judge(&meta) == Validity::Purged {
+    fn local_cooldown(&mut self) -> Option<(Tick, Arc<Meta>)> {
+        let (until, meta) = self.machine.cooldown.clone()?;
+        if self.context.now >= until || self.context.list.validity(&meta) == Validity::Purged {
             return None;
         }
         let retry_in = until - self.context.now;
@@ -533,7 +762,9 @@ impl<'a, B: Clone + PartialEq> Decision<'a, B> {
         Some((until, meta))
     }
 
-    pub(crate) fn generate(&mut self, lease: Option<Fence>, as_of: AsOf) {
+    // The generator, and the way to the end.
+
+    fn generate(&mut self, lease: Option<Fence>, as_of: AsOf) {
         if !self.show_stale(true) {
             self.show(Progress::GeneratingFirst);
         }
@@ -542,61 +773,39 @@ impl<'a, B: Clone + PartialEq> Decision<'a, B> {
             as_of,
             until: self.context.now + self.context.policy.timeout,
         };
-        self.enter(generating, Action::Generate { as_of });
+        let reason = self.reason();
+        self.enter(generating, Action::Generate { as_of, reason });
     }
 
-    /// Returns true if a version may be served to the leader, too.
-    pub(crate) fn satisfies(&self) -> bool {
-        let context = DecisionContext {
-            min_epoch: self.regeneration.min_epoch,
-            ..*self.context
+    /// Returns the reason for the regeneration, from the newest version before.
+    fn reason(&self) -> Reason {
+        if self.machine.request.is_requested {
+            return Reason::Requested;
+        }
+        let Some(newest) = &self.machine.newest else {
+            return Reason::Miss;
         };
-        let newest = self.regeneration.newest.as_ref();
-        newest.is_some_and(|newest| newest.freshness(&context).is_servable())
-    }
-
-    /// Offers the old version to visitors, if it is servable, or else lets them pass where the last
-    /// response was not stored, or else shows this progress.
-    pub(crate) fn show(&mut self, otherwise: Progress<B>) {
-        if !self.show_stale(false) {
-            self.output.progress = Some(match self.regeneration.passes {
-                Some(why) => Progress::Passing(why),
-                None => otherwise,
-            });
+        match newest.freshness(self.context) {
+            Freshness::Purged => Reason::Purged,
+            Freshness::Expired => Reason::Expired,
+            _ if newest.validity(self.context.list) != Validity::Valid => Reason::Invalidated,
+            Freshness::Fresh | Freshness::Stale => Reason::Stale,
         }
     }
 
-    /// Offers the old version to visitors, if the version is servable. Returns true if so.
-    pub(crate) fn show_stale(&mut self, generating: bool) -> bool {
-        let is_servable = self.is_servable();
-        if let Some(version) = self.regeneration.newest.clone().filter(|_| is_servable) {
-            let version = version.into();
-            self.output.progress = Some(Progress::Stale {
-                version,
-                generating,
-            });
-        }
-        is_servable
-    }
-
-    pub(crate) fn generated(
-        &mut self,
-        lease: Option<Fence>,
-        as_of: AsOf,
-        generated: Generated<Arc<Page<B>>>,
-    ) {
+    fn generated(&mut self, lease: Option<Fence>, as_of: AsOf, generated: Generated<Arc<Page<B>>>) {
         let policy = self.context.policy;
         let (cooldown, removes) = match generated {
             Generated::Content(page) => return self.publish(lease, page),
             Generated::NotStored(Bypass::TooLarge, _) if self.is_servable() => {
                 let cooldown = policy.cooldown_time();
-                self.output.ended = Some(Ended {
+                self.output.conclusion = Some(Conclusion {
                     outcome: Outcome::NotStored(Bypass::TooLarge),
                     failure: None,
                     serves_old: true,
                     cooldown,
                 });
-                self.serve_old_for(cooldown);
+                self.serve_old(cooldown);
                 (cooldown, false)
             }
             Generated::NotStored(why, tags) => {
@@ -606,7 +815,7 @@ impl<'a, B: Clone + PartialEq> Decision<'a, B> {
                     Bypass::Status | Bypass::TooLarge => policy.cooldown_time(),
                     _ => policy.interval,
                 };
-                self.ended(Outcome::NotStored(why));
+                self.conclude(Outcome::NotStored(why));
                 self.hit_for_pass(why, time, as_of, tags);
                 // A stored version, if there is one, was shared before and must go. If the removal
                 // fails, the next regeneration tries again. A version that is too large here stays,
@@ -616,7 +825,7 @@ impl<'a, B: Clone + PartialEq> Decision<'a, B> {
             Generated::Failed(failure) => (self.failed(lease, as_of, failure), false),
         };
         match lease {
-            Some(_) => self.enter(State::Releasing, Action::Release { cooldown, removes }),
+            Some(_) => self.release(cooldown, removes),
             None => self.end(),
         }
     }
@@ -624,51 +833,69 @@ impl<'a, B: Clone + PartialEq> Decision<'a, B> {
     /// Answers after a failure, and returns the cooldown.
     fn failed(&mut self, lease: Option<Fence>, as_of: AsOf, failure: Failure) -> Duration {
         let policy = self.context.policy;
-        let serves_old = self.is_servable_for(policy.cooldown_time()) && !policy.shows_failures;
+        let serves_old = self.grant_error_grace(policy.cooldown_time()) && !policy.shows_failures;
         let cooldown = if serves_old {
             policy.cooldown_time()
         } else {
-            policy.cooldown_after(self.regeneration.failures)
+            policy.cooldown_after(self.machine.failures)
         };
         let failure = failure.retrying(cooldown);
         let text = failure.text();
-        self.output.ended = Some(Ended {
+        self.output.conclusion = Some(Conclusion {
             outcome: Outcome::Failed,
             failure: Some(failure.clone()),
             serves_old,
             cooldown,
         });
-        self.regeneration.failures = self.regeneration.failures.saturating_add(1);
-        if let Some(newest) = &mut self.regeneration.newest {
+        self.machine.failures = self.machine.failures.saturating_add(1);
+        if let Some(newest) = &mut self.machine.newest {
             newest.failure = Some(Arc::clone(&text));
         }
         if serves_old {
-            self.serve_old_for(cooldown);
+            self.serve_old(cooldown);
         } else {
-            let quiet = match lease {
+            let recheck = match lease {
                 Some(_) => cooldown,
                 // The store may have a version.
                 None => cooldown.min(RECHECK),
             };
-            self.cool_down(cooldown, quiet, as_of, Some(text));
+            self.cool_down(cooldown, recheck, as_of, Some(text));
             self.answer(Answer::Failed(failure));
         }
         cooldown
     }
 
+    /// Ends after a panic outside of the generator: another regeneration waits for the cooldown, as after
+    /// a failure. The visitors find the channel of the progress closed.
+    fn panicked(&mut self) {
+        let cooldown = self.context.policy.cooldown_time();
+        if let Some(newest) = &mut self.machine.newest {
+            newest.recheck_at = self.context.now + cooldown;
+            self.output.entry = Some(CacheEntry::Version(newest.clone().into()));
+        } else {
+            self.machine.failures = self.machine.failures.saturating_add(1);
+            let failure = "the application's code panicked after its generator";
+            let as_of = self.as_of(Epoch::NONE);
+            self.cool_down(cooldown, cooldown, as_of, Some(failure.into()));
+        }
+        self.release(cooldown, false);
+    }
+
     fn publish(&mut self, lease: Option<Fence>, page: Arc<Page<B>>) {
-        let newest = self.regeneration.newest.as_ref();
+        let newest = self.machine.newest.as_ref();
         // The age counts from the first try, whose answer may be lost.
         let mut new = Version::new(
             page,
             Fence::NONE,
             self.context.now,
-            Origin::Published { latest: true },
+            Origin::Published {
+                lock_untouched: true,
+            },
         );
-        new.replaces =
-            newest.is_some_and(|newest| newest.invalidated(self.context.list) != Validity::Purged);
+        new.replaced_servable =
+            newest.is_some_and(|newest| newest.validity(self.context.list) != Validity::Purged);
         let Some(fence) = lease else {
-            self.ended(Outcome::Unsaved);
+            self.conclude(Outcome::Unsaved);
             self.serve_unsaved(&new);
             return self.end();
         };
@@ -676,17 +903,18 @@ impl<'a, B: Clone + PartialEq> Decision<'a, B> {
         self.send(Publishing {
             new,
             renews: false,
-            tries: 0,
-            shown: false,
-            again: None,
+            failed_tries: 0,
+            served_unsaved: false,
+            retry_at: None,
         });
     }
 
     /// Renews the stored version if the new content is the same, or else publishes the new version.
     fn send(&mut self, publishing: Publishing<B>) {
-        let newest = self.regeneration.newest.as_ref();
-        let same = newest
-            .filter(|newest| !newest.is_unsaved() && newest.page.body == publishing.new.page.body);
+        let newest = self.machine.newest.as_ref();
+        let same = newest.filter(|newest| {
+            !newest.is_unsaved() && newest.page.body.is_same(&publishing.new.page.body)
+        });
         let renews = same.map(|newest| newest.fence);
         self.send_as(renews, publishing);
     }
@@ -695,89 +923,170 @@ impl<'a, B: Clone + PartialEq> Decision<'a, B> {
         let version = publishing.new.clone();
         let publishing = Publishing {
             renews: renews.is_some(),
-            again: None,
+            retry_at: None,
             ..publishing
         };
-        let step = Action::Publish { version, renews };
-        self.enter(State::Publishing(publishing), step);
+        let action = Action::Publish {
+            keeping: self.keeping(&version),
+            version,
+            renews,
+        };
+        self.enter(State::Publishing(publishing), action);
     }
 
-    /// Continues a publish. While the store fails or is slow, the new version is served unsaved,
-    /// and the publish is tried again for the length of a lease, for at most [`PUBLISH_RETRY`], and
-    /// only while the version is servable.
-    pub(crate) fn publishing(&mut self, mut publishing: Publishing<B>, event: &Input<B>) {
-        match event {
-            Input::Published(true) => {
-                self.ended(if publishing.renews {
-                    Outcome::Renewed
-                } else {
-                    Outcome::Stored
-                });
-                self.set_newest(publishing.new);
-                self.answer_with_newest();
-                self.release();
-            }
-            // Another version is stored than the one with the same content.
-            Input::Published(false) if publishing.renews => self.send_as(None, publishing),
-            // Another process has published a version, or soon will.
-            Input::Published(false) => {
-                self.ended(Outcome::Overtaken);
-                if publishing.shown {
-                    self.release();
-                } else {
-                    self.look(Some(publishing.new));
-                }
-            }
-            Input::TimerFired if publishing.again.is_some() => self.send(publishing),
-            Input::TimerFired if !publishing.shown => {
-                self.serve_unsaved(&publishing.new);
-                publishing.shown = true;
-                self.regeneration.state = State::Publishing(publishing);
-            }
-            Input::StoreFailed => {
-                let retry = self.context.policy.lease.min(PUBLISH_RETRY);
-                let is_over = publishing.shown && self.context.now > publishing.new.born + retry;
-                if !publishing.shown {
-                    self.serve_unsaved(&publishing.new);
-                    publishing.shown = true;
-                }
-                // If the version is not servable, the next visitor starts another regeneration.
-                if is_over || !self.is_servable() {
-                    self.ended(Outcome::Unsaved);
-                    return self.release();
-                }
-                publishing.again = Some(self.context.now + PUBLISH_PAUSES.after(publishing.tries));
-                publishing.tries += 1;
-                self.enter(State::Publishing(publishing), Action::Wait);
-            }
-            _ => self.regeneration.state = State::Publishing(publishing),
+    /// Returns for how long the row of a version is kept. A visitor who asks for what does not exist
+    /// causes no row that stays for long.
+    fn keeping(&self, version: &Version<B>) -> Keeping {
+        let meta = &version.page.meta;
+        let interval = meta.terms(self.context.policy).interval;
+        let (is_brief, is_negative) = (self.machine.request.is_kept_briefly, meta.is_negative());
+        let usual = self.context.retention;
+        let retention = if is_brief {
+            BRIEF_RETENTION
+        } else if is_negative {
+            interval.saturating_add(usual.min(BRIEF_RETENTION))
+        } else {
+            interval.saturating_add(usual)
+        };
+        Keeping {
+            interval,
+            retention,
+            is_lasting: !is_brief && !is_negative,
         }
     }
 
-    /// Answers the visitors who still wait, with `stored`, which another process has published, or
-    /// with the old version. If neither is servable, they get the new version.
-    pub(crate) fn overtaken(&mut self, new: &Version<B>, stored: Option<Version<B>>) {
-        self.adopt(stored);
+    fn published(&mut self, publishing: Publishing<B>) {
+        self.conclude(if publishing.renews {
+            Outcome::Renewed
+        } else {
+            Outcome::Stored
+        });
+        self.set_newest(publishing.new);
+        self.answer_with_newest();
+        self.release(Duration::ZERO, false);
+    }
+
+    fn publish_refused(&mut self, publishing: Publishing<B>) {
+        if publishing.renews {
+            // Another version is stored than the one with the same content.
+            return self.send_as(None, publishing);
+        }
+        // Another process has published a version, or soon will.
+        self.conclude(Outcome::Overtaken);
+        if publishing.served_unsaved {
+            self.release(Duration::ZERO, false);
+        } else {
+            let known = self.machine.fence();
+            let refused = publishing.new;
+            self.enter(
+                State::ProbingAfterRefusal { refused },
+                Action::Probe { known },
+            );
+        }
+    }
+
+    /// The store takes longer than the process waits for it: visitors get the new version meanwhile.
+    fn publish_is_slow(&mut self, mut publishing: Publishing<B>) {
+        if !publishing.served_unsaved {
+            self.serve_unsaved(&publishing.new);
+            publishing.served_unsaved = true;
+        }
+        self.machine.state = State::Publishing(publishing);
+    }
+
+    /// While the store fails, the new version is served unsaved, and the publish is tried again for the
+    /// length of a lease, for at most [`PUBLISH_RETRY`], and only while the version is servable.
+    fn publish_failed(&mut self, mut publishing: Publishing<B>) {
+        let retry = self.context.policy.lease.min(PUBLISH_RETRY);
+        let retries_end = publishing.new.published_at + retry;
+        let is_last = publishing.served_unsaved && self.context.now > retries_end;
+        if !publishing.served_unsaved {
+            self.serve_unsaved(&publishing.new);
+            publishing.served_unsaved = true;
+        }
+        // If the version is not servable, the next visitor starts another regeneration.
+        if is_last || !self.is_servable() {
+            self.conclude(Outcome::Unsaved);
+            return self.release(Duration::ZERO, false);
+        }
+        let pause = PUBLISH_PAUSES.after(publishing.failed_tries);
+        publishing.retry_at = Some(self.context.now + pause);
+        publishing.failed_tries += 1;
+        self.enter(State::Publishing(publishing), Action::Sleep);
+    }
+
+    /// Answers the visitors who still wait after a refused publish: with `stored`, which another process
+    /// has published, or with the old version. If neither is servable, they get the refused version,
+    /// unsaved.
+    fn overtaken(&mut self, refused: &Version<B>, stored: Option<Version<B>>) {
+        self.keep_better(stored);
         if self.is_servable() {
             self.answer_with_newest();
         } else {
-            self.serve_unsaved(new);
+            self.serve_unsaved(refused);
         }
-        self.release();
+        self.release(Duration::ZERO, false);
     }
 
-    /// Releases the lease without a cooldown.
-    fn release(&mut self) {
-        let step = Action::Release {
-            cooldown: Duration::ZERO,
-            removes: false,
-        };
-        self.enter(State::Releasing, step);
+    fn release(&mut self, cooldown: Duration, removes: bool) {
+        self.enter(State::Releasing, Action::Release { cooldown, removes });
+    }
+
+    // What memory, the visitors and the log get.
+
+    /// Returns the epoch and revision that a generator sees that begins now. `probed`: the epoch in
+    /// the store's last answer.
+    fn as_of(&self, probed: Epoch) -> AsOf {
+        AsOf {
+            epoch: self.machine.latest_epoch(self.context).max(probed),
+            revision: self.context.list.revision(),
+        }
+    }
+
+    fn freshness(&self) -> Option<Freshness> {
+        let newest = self.machine.newest.as_ref();
+        newest.map(|version| version.freshness(self.context))
+    }
+
+    /// Returns true if the newest version may be served to visitors without wishes of their own.
+    fn is_servable(&self) -> bool {
+        self.freshness().is_some_and(Freshness::is_servable)
+    }
+
+    /// Returns true if the newest version may be served to the leader, too.
+    fn is_servable_to_leader(&self) -> bool {
+        let newest = self.machine.newest.as_ref();
+        let min_epoch = self.machine.request.min_epoch;
+        newest.is_some_and(|newest| newest.freshness_for(self.context, min_epoch).is_servable())
+    }
+
+    /// Offers the old version to visitors, if it is servable, or else lets them pass where the last
+    /// response was not stored, or else shows this progress.
+    fn show(&mut self, otherwise: Progress<B>) {
+        if !self.show_stale(false) {
+            self.output.progress = Some(match self.machine.hit_for_pass {
+                Some(why) => Progress::Passing(why),
+                None => otherwise,
+            });
+        }
+    }
+
+    /// Offers the old version to visitors, if the version is servable. Returns true if so.
+    fn show_stale(&mut self, generating: bool) -> bool {
+        let is_servable = self.is_servable();
+        if let Some(version) = self.machine.newest.clone().filter(|_| is_servable) {
+            let version = version.into();
+            self.output.progress = Some(Progress::Stale {
+                version,
+                generating,
+            });
+        }
+        is_servable
     }
 
     /// Reports an end without a failure.
-    pub(crate) fn ended(&mut self, outcome: Outcome) {
-        self.output.ended = Some(Ended {
+    fn conclude(&mut self, outcome: Outcome) {
+        self.output.conclusion = Some(Conclusion {
             outcome,
             failure: None,
             serves_old: false,
@@ -785,26 +1094,27 @@ impl<'a, B: Clone + PartialEq> Decision<'a, B> {
         });
     }
 
-    /// Adopts a version, here and in memory.
-    pub(crate) fn set_newest(&mut self, version: Version<B>) {
+    /// Takes a version as the newest one, here and in memory.
+    fn set_newest(&mut self, version: Version<B>) {
         self.output.entry = Some(CacheEntry::Version(version.clone().into()));
-        self.regeneration.newest = Some(version);
+        self.machine.newest = Some(version);
     }
 
     /// Serves the new version without a publish. The version keeps the fence of the version before,
     /// so that the next published version replaces it.
     fn serve_unsaved(&mut self, new: &Version<B>) {
         self.set_newest(Version {
-            fence: self.regeneration.fence(),
+            fence: self.machine.fence(),
             origin: Origin::Unsaved,
             ..new.clone()
         });
         self.answer_with_newest();
     }
 
-    /// Returns true if the old version may be served during `cooldown`.
-    pub(crate) fn is_servable_for(&mut self, cooldown: Duration) -> bool {
-        if let Some(newest) = &mut self.regeneration.newest {
+    /// Lets an expired version be served during `cooldown`, within the limits of `stale-if-error`.
+    /// Returns true if a version may be served then.
+    fn grant_error_grace(&mut self, cooldown: Duration) -> bool {
+        if let Some(newest) = &mut self.machine.newest {
             newest.grant_error_grace(cooldown, self.context);
         }
         self.is_servable()
@@ -812,41 +1122,36 @@ impl<'a, B: Clone + PartialEq> Decision<'a, B> {
 
     /// Answers with the old version. The process asks the store nothing about the version for
     /// `time`.
-    pub(crate) fn serve_old_for(&mut self, time: Duration) {
-        if let Some(newest) = &mut self.regeneration.newest {
-            newest.ask_again_at = self.context.now + time;
+    fn serve_old(&mut self, time: Duration) {
+        if let Some(newest) = &mut self.machine.newest {
+            newest.recheck_at = self.context.now + time;
             self.output.entry = Some(CacheEntry::Version(newest.clone().into()));
         }
         self.answer_with_newest();
     }
 
     /// Ends with the old version and without a regeneration.
-    pub(crate) fn skip(&mut self, outcome: Outcome, time: Duration) {
-        self.ended(outcome);
-        self.serve_old_for(time);
+    fn keep_old(&mut self, outcome: Outcome, time: Duration) {
+        self.conclude(outcome);
+        self.serve_old(time);
         self.end();
     }
 
-    /// Runs no generator for `time`, and asks the store nothing for the time `quiet`.
-    pub(crate) fn cool_down(
+    /// Runs no generator for `time`, and asks the store nothing for the time `recheck`.
+    fn cool_down(
         &mut self,
         time: Duration,
-        quiet: Duration,
+        recheck: Duration,
         as_of: AsOf,
         failure: Option<Arc<str>>,
     ) {
         self.output.entry = Some(CacheEntry::Cooldown {
             until: self.context.now + time,
-            ask_again_at: self.context.now + quiet,
-            failures: self.regeneration.failures,
+            recheck_at: self.context.now + recheck,
+            failures: self.machine.failures,
             failure,
             meta: self.without_version(as_of, Tags::default()),
         });
-    }
-
-    fn without_version(&self, as_of: AsOf, tags: Tags) -> Arc<Meta> {
-        let meta = Meta::without_version(self.context.key, as_of, tags);
-        Arc::new(meta.seen(self.context.list.sightings()))
     }
 
     fn hit_for_pass(&mut self, why: Bypass, time: Duration, as_of: AsOf, tags: Tags) {
@@ -858,8 +1163,13 @@ impl<'a, B: Clone + PartialEq> Decision<'a, B> {
         self.answer(Answer::Pass(why));
     }
 
-    pub(crate) fn answer_with_newest(&mut self) {
-        self.answer(match &self.regeneration.newest {
+    fn without_version(&self, as_of: AsOf, tags: Tags) -> Arc<Meta> {
+        let meta = Meta::without_version(self.context.key, as_of, tags);
+        Arc::new(meta.seen(self.context.list.sightings()))
+    }
+
+    fn answer_with_newest(&mut self) {
+        self.answer(match &self.machine.newest {
             Some(version) => Answer::Version(version.clone().into()),
             None => Answer::Unavailable {
                 retry_in: self.context.policy.cooldown_time(),
@@ -867,7 +1177,7 @@ impl<'a, B: Clone + PartialEq> Decision<'a, B> {
         });
     }
 
-    pub(crate) fn answer(&mut self, answer: Answer<B>) {
+    fn answer(&mut self, answer: Answer<B>) {
         self.output.progress = Some(Progress::Done(answer));
     }
 }

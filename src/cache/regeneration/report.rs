@@ -1,101 +1,112 @@
-use std::time::{Duration, SystemTime};
+//! What the log, the subscribers and the history of a page get of its regeneration.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use perennial_store::{Fence, Lease, name::bounded};
 
-use super::driver::Task;
+use super::{
+    driver::{Driver, Input},
+    machine::{Conclusion, Generated, ProbeResult},
+};
 use crate::{
-    cache::{
-        DecisionContext, Input, Version,
-        entry::{Freshness, Validity},
-        history::PastVersion,
-        metadata::Description,
-        regeneration::{Ended, Generated, ProbeResult},
-    },
-    event::{self, Outcome, Reason, Regeneration},
-    http::terms::Terms,
+    cache::{Version, history::PastVersion, metadata::Description},
+    clock::Tick,
+    event::{self, Outcome, Reason},
 };
 
-/// Returns the reason for a regeneration, from the newest version before.
-fn reason(newest: Option<&Version>, context: &DecisionContext<'_>) -> Reason {
-    let Some(newest) = newest else {
-        return Reason::Miss;
-    };
-    match newest.freshness(context) {
-        Freshness::Purged => Reason::Purged,
-        Freshness::Expired => Reason::Expired,
-        _ if newest.invalidated(context.list) != Validity::Valid => Reason::Invalidated,
-        Freshness::Fresh | Freshness::Stale => Reason::Stale,
+/// What the driver has observed of a regeneration, to be reported.
+#[derive(Default)]
+pub(super) struct Report {
+    /// Known when the generator begins.
+    reason: Option<Reason>,
+    /// The begin of the generator, while it runs.
+    generating_since: Option<Tick>,
+    /// The time of the generator.
+    generation_time: Duration,
+    /// The size of the generated body.
+    bytes: usize,
+    /// The last probe found the expired lease of another holder.
+    found_expired_lease: bool,
+}
+
+impl Report {
+    fn reason(&self) -> Reason {
+        self.reason.unwrap_or(Reason::Requested)
     }
 }
 
-impl Task {
-    /// Measures an event before the state decides about the event.
-    pub(crate) fn measure(&mut self, event: &Input) {
-        match event {
+impl Driver {
+    /// Takes what an input tells, before the machine decides about the input.
+    pub(super) fn observe(&mut self, input: &Input) {
+        match input {
             Input::Probed(ProbeResult { lock, .. }) => {
-                self.found_expired = lock.owned && lock.remaining.is_zero();
+                self.report.found_expired_lease = lock.owned && lock.remaining.is_zero();
             }
-            Input::Acquired(Some(fence)) if self.found_expired => {
+            Input::Acquired(Some(fence)) if self.report.found_expired_lease => {
                 self.emit(event::Event::LeaseTakenOver {
                     key: self.key.clone(),
                     fence: *fence,
                 });
             }
             Input::Generated(Generated::Content(page)) => {
-                self.ran();
-                self.bytes = page.response().body().len();
+                self.generator_has_ended();
+                self.report.bytes = page.response().body().len();
             }
             _ => {}
         }
     }
 
     /// Returns the texts beside a version in the store: its metadata with its description, and its
-    /// line of the history.
-    pub(crate) fn texts(&self, version: &Version, terms: Terms, changed: bool) -> [String; 2] {
+    /// line of the history. `changed`: the content is not the same as before.
+    pub(super) fn texts(&self, version: &Version, changed: bool) -> (String, String) {
+        let environment = &self.regenerations.environment;
+        let terms = version.page.meta.terms(&self.policy);
         let description = Description {
-            layer: self.given.layer.to_string(),
+            layer: self.layer().to_string(),
             stale_while_revalidate: terms.stale_while_revalidate,
-            code: self.cache.settings.revision.clone(),
+            code: environment.settings.revision.clone(),
             key: (bounded(&self.key) != *self.key).then(|| self.key.to_string()),
         };
-        let metadata = &version.page.meta.stored;
         let generation = PastVersion {
-            fence: self.lease.as_ref().map_or(Fence::NONE, Lease::fence),
+            fence: self.fence().unwrap_or(Fence::NONE),
             began: SystemTime::UNIX_EPOCH,
             ago: Duration::ZERO,
-            reason: self.reason,
-            took: self.took,
-            bytes: self.bytes as u64,
+            reason: self.report.reason(),
+            took: self.report.generation_time,
+            bytes: self.report.bytes as u64,
             changed,
-            process: self.cache.locks.shown_label().to_owned(),
+            process: environment.locks.shown_label().to_owned(),
         };
-        [description.encode(metadata), generation.line()]
+        let metadata = &version.page.meta.stored;
+        (description.encode(metadata), generation.line())
     }
 
-    pub(crate) fn started(&mut self, fence: Option<Fence>) {
-        self.began = Some(self.cache.now());
-        if !self.given.is_requested {
-            let context = self.cache.context(&self.key, &self.policy);
-            self.reason = reason(self.regeneration.newest(), &context);
-        }
+    /// The generator begins.
+    pub(super) fn generator_begins(&mut self, reason: Reason) {
+        self.report.generating_since = Some(self.regenerations.environment.now());
+        self.report.reason = Some(reason);
         self.emit(event::Event::Regenerating {
             key: self.key.clone(),
-            layer: self.given.layer.clone(),
-            reason: self.reason,
-            fence,
+            layer: self.layer(),
+            reason,
+            fence: self.fence(),
         });
     }
 
     /// Sets the time of the generator, once.
-    fn ran(&mut self) {
-        if let Some(began) = self.began.take() {
-            self.took = self.cache.now() - began;
+    fn generator_has_ended(&mut self) {
+        if let Some(since) = self.report.generating_since.take() {
+            self.report.generation_time = self.regenerations.environment.now() - since;
         }
     }
 
     /// Logs the begin of a wait for another process.
-    pub(crate) fn waits(&self) {
-        let time = self.regeneration.held_until() - self.cache.now();
+    pub(super) fn waits(&self) {
+        let now = self.regenerations.environment.now();
+        let time = self.regeneration.peer_lease_until() - now;
         tracing::debug!(
             target: "perennial::regeneration",
             key = &*self.key,
@@ -103,36 +114,51 @@ impl Task {
         );
     }
 
-    pub(crate) fn ended(&mut self, ended: Ended) {
-        if !ended.outcome.has_begun() {
+    /// Reports the end.
+    pub(super) fn conclude(&mut self, conclusion: Conclusion) {
+        let Conclusion {
+            outcome,
+            failure,
+            serves_old,
+            cooldown,
+        } = conclusion;
+        if !outcome.has_begun() {
             return self.emit(event::Event::NotRegenerated {
                 key: self.key.clone(),
-                layer: self.given.layer.clone(),
-                outcome: ended.outcome,
+                layer: self.layer(),
+                outcome,
             });
         }
-        self.ran();
-        let error = ended.failure.map(|failure| failure.whole_text().into());
+        self.generator_has_ended();
         let has_content = matches!(
-            ended.outcome,
+            outcome,
             Outcome::Stored | Outcome::Renewed | Outcome::Unsaved | Outcome::Overtaken
         );
-        let regeneration = Regeneration {
+        let regeneration = event::Regeneration {
             key: self.key.clone(),
-            layer: self.given.layer.clone(),
-            reason: self.reason,
-            outcome: ended.outcome,
-            took: self.took,
-            bytes: if has_content { self.bytes } else { 0 },
-            fence: self.lease.as_ref().map(Lease::fence),
-            error,
-            serves_old: ended.serves_old,
-            cooldown: ended.cooldown,
+            layer: self.layer(),
+            reason: self.report.reason(),
+            outcome,
+            took: self.report.generation_time,
+            bytes: if has_content { self.report.bytes } else { 0 },
+            fence: self.fence(),
+            error: failure.map(|failure| failure.whole_text().into()),
+            serves_old,
+            cooldown,
         };
         self.emit(event::Event::Regenerated(regeneration.into()));
     }
 
+    fn layer(&self) -> Arc<str> {
+        let work = self.work.as_ref();
+        work.map_or_else(Arc::default, |work| Arc::clone(&work.layer))
+    }
+
+    fn fence(&self) -> Option<Fence> {
+        self.lease.as_ref().map(Lease::fence)
+    }
+
     fn emit(&self, event: event::Event) {
-        self.cache.observer().emit(event);
+        self.regenerations.environment.observer.emit(event);
     }
 }

@@ -1,18 +1,41 @@
-use std::{sync::Arc, time::Duration};
+//! A visit that memory cannot answer: it starts a regeneration or joins the running one, and waits as
+//! long as [`Progress::wait`](super::waiting::Progress::wait) says.
 
-use perennial_store::locked;
-use tokio::sync::watch;
+use std::sync::Arc;
+
+use perennial_store::Epoch;
+use tokio::{sync::watch, time::timeout};
 use tracing::Instrument;
 
-use super::driver::Task;
+use super::{
+    Progress, Regenerations,
+    driver::Driver,
+    generator::Generate,
+    machine::{LeaderRequest, Regeneration},
+    waiting::Next,
+};
 use crate::{
     cache::{
-        Accepts, Answer, Cache, DecisionContext, Generate, Lookup, Progress, parts,
-        regeneration::{Next, Regeneration, Visitor},
+        Answer, Lookup,
+        entry::{CacheEntry, Visitor},
+        parts,
     },
-    event::{Bypass, Reason},
+    event::Bypass,
     policy::Refresh,
 };
+
+/// What a request asks for, beyond any version of the page.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct VisitOptions {
+    /// See [`Visitor::has_placeholder`].
+    pub(crate) has_placeholder: bool,
+    /// See [`Visitor::min_epoch`].
+    pub(crate) min_epoch: Epoch,
+    /// See [`LeaderRequest::is_requested`].
+    pub(crate) is_requested: bool,
+    /// See [`LeaderRequest::is_kept_briefly`].
+    pub(crate) is_kept_briefly: bool,
+}
 
 /// The end of a visit.
 pub(crate) struct Visited {
@@ -21,65 +44,68 @@ pub(crate) struct Visited {
     pub(crate) leads: bool,
 }
 
-impl Cache {
-    fn context_for<'a>(
-        &'a self,
-        key: &'a str,
-        policy: &'a Refresh,
-        accepts: Accepts,
-    ) -> DecisionContext<'a> {
-        DecisionContext {
-            min_epoch: accepts.min_epoch,
-            ..self.context(key, policy)
-        }
-    }
+/// A visitor's place at a regeneration.
+enum Joined {
+    /// At this one. `leads`: the visitor has started it.
+    Watches {
+        progress: watch::Receiver<Progress>,
+        leads: bool,
+    },
+    /// At none.
+    Answered(Answer),
+}
 
+impl Regenerations {
     /// Answers a request that memory alone cannot answer: the request starts or joins a
     /// regeneration, and waits within the limits of the policy. `generate` returns the generator if
-    /// this request is the leader.
+    /// this request is the leader, or the reason why there is none, which is then the answer.
     ///
     /// Cancel safe: a regeneration that has started continues.
     pub(crate) async fn visit(
         self: &Arc<Self>,
         key: &str,
         policy: &Refresh,
-        accepts: Accepts,
-        generate: impl FnOnce() -> Generate,
+        options: VisitOptions,
+        generate: impl FnOnce() -> Result<Generate, Bypass>,
     ) -> Visited {
-        let arrived = self.now();
-        self.synced().await;
+        let mut visitor = Visitor {
+            has_placeholder: options.has_placeholder,
+            min_epoch: options.min_epoch,
+            ..Visitor::arriving_at(self.environment.now())
+        };
+        self.sync.wait_if_overdue().await;
         let mut generate = Some(generate);
         'restart: loop {
-            let (mut progress, leads) = match self.join(key, policy, accepts, &mut generate) {
-                Ok(joined) => joined,
-                Err(answer) => {
+            let mut progress = match self.join(key, policy, &mut visitor, options, &mut generate) {
+                Joined::Watches { progress, leads } => {
+                    visitor.leads = leads;
+                    progress
+                }
+                Joined::Answered(answer) => {
                     return Visited {
                         answer,
                         leads: false,
                     };
                 }
             };
+            let leads = visitor.leads;
             loop {
                 let seen = progress.borrow_and_update().clone();
-                let context = self.context_for(key, policy, accepts);
-                let waits = !accepts.placeholder || seen.has_servable(&context);
-                let visitor = Visitor {
-                    arrived,
-                    leads: leads && waits,
-                };
-                match seen.wait(visitor, &context) {
+                let context = self.environment.context(key, policy);
+                match seen.wait(&visitor, &context) {
                     Next::Answer(answer) => return Visited { answer, leads },
                     Next::Until(until) => {
-                        let changed = tokio::time::timeout(until - context.now, progress.changed());
-                        if let Ok(Err(_)) = changed.await {
-                            let answer = seen.lost(&self.context(key, policy));
+                        let changed = timeout(until - context.now, progress.changed()).await;
+                        if let Ok(Err(_)) = changed {
+                            let context = self.environment.context(key, policy);
+                            let answer = seen.answer_after_panic(&context);
                             return Visited { answer, leads };
                         }
                     }
                     Next::Restart(until) => {
                         // Until the regeneration is over: its channel closes then.
                         let end = async { while progress.changed().await.is_ok() {} };
-                        if tokio::time::timeout(until - context.now, end).await.is_ok() {
+                        if timeout(until - context.now, end).await.is_ok() {
                             continue 'restart;
                         }
                     }
@@ -88,81 +114,77 @@ impl Cache {
         }
     }
 
-    /// Joins the running regeneration of this key, or starts one. `Err`: an answer without a
-    /// regeneration.
+    /// Joins the running regeneration of this key, or starts one.
     fn join(
         self: &Arc<Self>,
         key: &str,
         policy: &Refresh,
-        accepts: Accepts,
-        generate: &mut Option<impl FnOnce() -> Generate>,
-    ) -> Result<(watch::Receiver<Progress>, bool), Answer> {
+        visitor: &mut Visitor,
+        options: VisitOptions,
+        generate: &mut Option<impl FnOnce() -> Result<Generate, Bypass>>,
+    ) -> Joined {
         let run = parts::current();
-        let lent = run.as_ref().and_then(|run| run.permit(self.address()));
+        let lent = run.as_ref().and_then(|run| run.permit(self.site()));
+        visitor.has_permit = lent.is_some();
         // What ends with this block does so after the lock: the last reference to a version drops a
         // value of the application's.
-        let (view, mut running);
-        running = locked(&self.running);
-        if let Some(progress) = running.flights.get(key) {
-            return Ok((progress.subscribe(), false));
+        let (entry, mut running);
+        running = self.running.lock();
+        if let Some(progress) = running.joinable.get(key) {
+            return Joined::Watches {
+                progress: progress.subscribe(),
+                leads: false,
+            };
         }
-        // A regeneration may have ended since the first look at memory. The task writes to memory
-        // before the key leaves the list.
-        view = self.memory.get(key);
-        let context = DecisionContext {
-            permit: lent.is_some(),
-            ..self.context_for(key, policy, accepts)
-        };
-        if let Some(view) = view.clone()
-            && let Lookup::Hit(answer) = view.look(&context, || self.is_elsewhere(key))
+        // A regeneration may have ended since the first lookup. The driver writes to memory before the
+        // key leaves the list.
+        entry = self.memory.get(key);
+        let context = self.environment.context(key, policy);
+        let is_busy = || self.peer_leases.contains(key, context.now);
+        if let Some(entry) = entry.clone()
+            && let Lookup::Hit(answer) = CacheEntry::lookup(entry, visitor, &context, is_busy)
         {
-            return Err(answer);
+            return Joined::Answered(answer);
         }
         // The token is taken before the check below: a shutdown that comes afterwards waits for the
         // token.
-        let token = self.locks.tasks().token();
-        if self.is_closing() {
-            return Err(Answer::Pass(Bypass::ShuttingDown));
+        let token = self.environment.locks.tasks().token();
+        if self.environment.is_shutting_down() {
+            return Joined::Answered(Answer::Pass(Bypass::ShuttingDown));
         }
         let Some(generate) = generate.take() else {
             // Only a leader has taken the generator, and a leader never returns here.
-            return Err(Answer::Pass(Bypass::Purged));
+            return Joined::Answered(Answer::Pass(Bypass::Purged));
         };
-        let context = self.context(key, policy);
-        let (mut regeneration, shown) = Regeneration::new(view, &context);
-        regeneration.min_epoch = accepts.min_epoch;
-        let (sender, progress) = watch::channel(shown);
-        running.flights.insert(key.to_owned(), sender.clone());
+        let request = LeaderRequest {
+            min_epoch: options.min_epoch,
+            is_requested: options.is_requested,
+            is_kept_briefly: options.is_kept_briefly,
+        };
+        let (regeneration, first) = Regeneration::new(entry, request, &context);
+        let (sender, progress) = watch::channel(first);
+        running.joinable.insert(key.to_owned(), sender.clone());
         let before = running.releasing.get(key).cloned();
         drop(running);
-        // The task exists before the caller's closure runs: if the closure panics, the drop of
-        // the task lets another request start.
-        let mut task = Task {
-            regeneration,
-            cache: Arc::clone(self),
-            key: key.into(),
-            policy: *policy,
-            shown: Some(sender),
-            before,
-            releasing: None,
-            given: Generate::default(),
-            outer: run.and_then(|run| run.chain()),
-            lent,
-            permit: None,
-            held: false,
-            lease: None,
-            reason: Reason::Requested,
-            began: None,
-            took: Duration::ZERO,
-            bytes: 0,
-            found_expired: false,
-        };
-        task.given = generate();
+        // The driver exists before the caller's closure runs: if the closure panics, the drop of
+        // the driver lets another request start.
+        let mut driver = Driver::new(self, key, *policy, regeneration, sender, before);
+        driver.started_by(run.and_then(|run| run.chain()), lent);
+        match generate() {
+            Ok(work) => driver.generates_by(work),
+            Err(why) => {
+                driver.refuse(why);
+                return Joined::Answered(Answer::Pass(why));
+            }
+        }
         let run = async move {
-            task.run().await;
+            driver.run().await;
             drop(token);
         };
         tokio::spawn(run.instrument(tracing::debug_span!("regeneration", key)));
-        Ok((progress, true))
+        Joined::Watches {
+            progress,
+            leads: true,
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use perennial_store::Epoch;
 
 use crate::{
-    cache::entry::{Answer, DecisionContext, Freshness, Version},
+    cache::entry::{Answer, DecisionContext, Freshness, Version, Visitor},
     clock::Tick,
     event::Bypass,
 };
@@ -33,24 +33,6 @@ pub(crate) enum Progress<B> {
     Done(Answer<B>),
 }
 
-/// A waiting visitor of a regeneration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Visitor {
-    pub(crate) arrived: Tick,
-    /// The visitor is the leader, whose request started the regeneration.
-    pub(crate) leads: bool,
-}
-
-/// The wishes of one visitor, beside the policy of the route.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Accepts {
-    /// The visitor has a placeholder. If no version is servable, the visitor waits for the store
-    /// alone.
-    pub(crate) placeholder: bool,
-    /// See [`DecisionContext::min_epoch`](DecisionContext::min_epoch).
-    pub(crate) min_epoch: Epoch,
-}
-
 /// The next action of a visitor.
 #[derive(Clone, Debug)]
 pub(crate) enum Next<B> {
@@ -61,37 +43,24 @@ pub(crate) enum Next<B> {
     Restart(Tick),
 }
 
-impl<B: Clone + PartialEq> Progress<B> {
+impl<B: Clone> Progress<B> {
     /// Decides the next action of a visitor, within the limits of the policy.
-    pub(crate) fn wait(&self, visitor: Visitor, context: &DecisionContext<'_>) -> Next<B> {
+    pub(crate) fn wait(&self, visitor: &Visitor, context: &DecisionContext<'_>) -> Next<B> {
         let policy = context.policy;
         let limit = |limit| visitor.arrived + limit;
         let first = limit(policy.first_wait);
+        // With a placeholder in hand, not even the leader waits for a generator.
+        let leads =
+            visitor.leads && (!visitor.has_placeholder || self.has_servable_for(visitor, context));
         let until = match self {
             Self::Done(Answer::Version(version)) => {
-                // The version may have expired or been purged since the generator began.
-                let is_awaited = visitor.leads || version.is_made_since(visitor.arrived);
-                return match version.freshness(context) {
-                    // One visitor runs a generator of its own; the others share the next
-                    // regeneration.
-                    Freshness::Purged if visitor.leads => {
-                        Next::Answer(Answer::Pass(Bypass::Purged))
-                    }
-                    Freshness::Expired if is_awaited => {
-                        Next::Answer(Answer::Version(version.clone()))
-                    }
-                    Freshness::Purged | Freshness::Expired if context.now >= first => {
-                        unavailable(context)
-                    }
-                    Freshness::Purged | Freshness::Expired => Next::Restart(first),
-                    _ => Next::Answer(Answer::Version(version.clone())),
-                };
+                return Self::wait_after(version, leads, visitor, context);
             }
             Self::Done(answer) => return Next::Answer(answer.clone()),
             // The statement's limit ends the probe, unless the runtime of the leader has stopped.
-            Self::Probing if visitor.leads => limit(policy.timeout.max(context.statement)),
+            Self::Probing if leads => limit(policy.timeout.max(context.statement_timeout)),
             // The store may have a version.
-            Self::Probing => limit(policy.first_wait.max(context.patience)),
+            Self::Probing => limit(policy.first_wait.max(context.store_patience)),
             Self::Stale {
                 version,
                 generating,
@@ -99,10 +68,10 @@ impl<B: Clone + PartialEq> Progress<B> {
                 let patience = if *generating {
                     Duration::MAX
                 } else {
-                    context.patience
+                    context.store_patience
                 };
                 let soft = limit(policy.soft_timeout.min(patience));
-                match (version.freshness(context), visitor.leads) {
+                match (version.freshness_for(context, visitor.min_epoch), leads) {
                     // The promise: only the leader waits while a version may be served.
                     (Freshness::Fresh | Freshness::Stale, leads) => {
                         if !leads || context.now >= soft {
@@ -119,17 +88,17 @@ impl<B: Clone + PartialEq> Progress<B> {
                     }
                     // Another process may generate the version that this visitor waits for.
                     (Freshness::Expired, true)
-                        if context.min_epoch > Epoch::NONE && !*generating =>
+                        if visitor.min_epoch > Epoch::NONE && !*generating =>
                     {
-                        first.max(limit(context.statement))
+                        first.max(limit(context.statement_timeout))
                     }
                     (Freshness::Expired | Freshness::Purged, true) => Tick(i64::MAX),
                     (Freshness::Expired | Freshness::Purged, false) => first,
                 }
             }
-            Self::Passing(why) if !visitor.leads => return Next::Answer(Answer::Pass(*why)),
+            Self::Passing(why) if !leads => return Next::Answer(Answer::Pass(*why)),
             Self::Passing(why) => {
-                let until = limit(policy.timeout.max(context.statement));
+                let until = limit(policy.timeout.max(context.statement_timeout));
                 return if context.now < until {
                     Next::Until(until)
                 } else {
@@ -137,23 +106,60 @@ impl<B: Clone + PartialEq> Progress<B> {
                 };
             }
             // The policy's timeout bounds the leader's own generator.
-            Self::GeneratingFirst if visitor.leads => Tick(i64::MAX),
+            Self::GeneratingFirst if leads => Tick(i64::MAX),
             Self::GeneratingFirst | Self::HeldByPeer => first,
         };
-        if context.now < until {
-            Next::Until(until)
-        } else {
-            unavailable(context)
+        match self {
+            _ if context.now < until => Next::Until(until),
+            // In time, the visitor had to see a later epoch.
+            Self::Stale { version, .. } => servable_or_unavailable(version, context),
+            _ => unavailable(context),
         }
     }
 
-    /// Returns true if visitors see a version that may be served.
-    pub(crate) fn has_servable(&self, context: &DecisionContext<'_>) -> bool {
-        matches!(self, Self::Stale { version, .. } if version.freshness(context).is_servable())
+    /// Decides the next action of a visitor after the regeneration has ended with a version, which may
+    /// have expired or been purged since its generator began.
+    fn wait_after(
+        version: &Arc<Version<B>>,
+        leads: bool,
+        visitor: &Visitor,
+        context: &DecisionContext<'_>,
+    ) -> Next<B> {
+        let answer = || Next::Answer(Answer::Version(version.clone()));
+        let first = visitor.arrived + context.policy.first_wait;
+        let restart = || {
+            if context.now < first {
+                Next::Restart(first)
+            } else {
+                servable_or_unavailable(version, context)
+            }
+        };
+        match version.freshness(context) {
+            // One visitor runs a generator of its own; the others share the next regeneration.
+            Freshness::Purged if leads => Next::Answer(Answer::Pass(Bypass::Purged)),
+            Freshness::Purged => restart(),
+            // The leader gets what its own regeneration has come to, whatever that is.
+            _ if leads => answer(),
+            // The generator began before the epoch that the visitor knows of.
+            _ if version.is_invalidated_before(visitor.min_epoch, context.list) => restart(),
+            // The visitor has waited for this version.
+            Freshness::Expired if !version.is_made_since(visitor.arrived) => restart(),
+            _ => answer(),
+        }
+    }
+
+    /// Returns true if the visitor sees a version that may be served.
+    fn has_servable_for(&self, visitor: &Visitor, context: &DecisionContext<'_>) -> bool {
+        match self {
+            Self::Stale { version, .. } => version
+                .freshness_for(context, visitor.min_epoch)
+                .is_servable(),
+            _ => false,
+        }
     }
 
     /// Returns the answer after a panic of the regeneration's task.
-    pub(crate) fn lost(self, context: &DecisionContext<'_>) -> Answer<B> {
+    pub(crate) fn answer_after_panic(self, context: &DecisionContext<'_>) -> Answer<B> {
         match self {
             Self::Done(answer) => answer,
             Self::Passing(why) => Answer::Pass(why),
@@ -164,6 +170,15 @@ impl<B: Clone + PartialEq> Progress<B> {
                 retry_in: context.policy.cooldown_time(),
             },
         }
+    }
+}
+
+/// Returns the answer to a visitor whose time is over: what other visitors get.
+fn servable_or_unavailable<B>(version: &Arc<Version<B>>, context: &DecisionContext<'_>) -> Next<B> {
+    if version.freshness(context).is_servable() {
+        Next::Answer(Answer::Version(version.clone()))
+    } else {
+        unavailable(context)
     }
 }
 

@@ -61,7 +61,7 @@ impl Change {
             names.extend(named(answer));
             let epoch = match token {
                 Some(token) if !names.is_empty() => {
-                    Some(self.cache.invalidate_names(names, token).await)
+                    Some(self.cache.commands.invalidate_names(names, token).await)
                 }
                 _ => None,
             };
@@ -81,7 +81,7 @@ impl Drop for Change {
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             let cache = Arc::clone(&self.cache);
-            runtime.spawn(async move { cache.invalidate_names(names, token).await });
+            runtime.spawn(async move { cache.commands.invalidate_names(names, token).await });
         }
     }
 }

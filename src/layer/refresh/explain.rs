@@ -27,7 +27,7 @@ pub(crate) fn digest(token: &[u8]) -> [u8; 32] {
 /// request.
 #[inline]
 pub(super) fn is_asked(parts: &mut Parts, layer: &RefreshLayer, purpose: Option<Purpose>) -> bool {
-    let by_token = match layer.cache.settings.explain_token {
+    let by_token = match layer.cache.settings().explain_token {
         Some(token) => {
             let given = parts.headers.remove(EXPLAIN);
             given.is_some_and(|given| digest(given.as_bytes()) == token)
@@ -83,7 +83,7 @@ async fn explanation(
                 _ if is_refused() => Explanation::bypass(Bypass::TooManyKeys),
                 Err(why) => Explanation::bypass(why),
                 Ok(generating) => {
-                    let mut explanation = cache.explain(key, &layer.policy).await?;
+                    let mut explanation = cache.listing.explain(key, &layer.policy).await?;
                     let seen = generating.headers();
                     explanation.hidden_headers = [header::COOKIE, header::AUTHORIZATION]
                         .iter()

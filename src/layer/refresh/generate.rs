@@ -71,7 +71,7 @@ where
     let tags = head.extensions.get::<Tags>().cloned().unwrap_or_default();
     let tags = tags.and(&*layer.tags.0);
     let disposition = disposition(&head, &layer.key, layer.policy.from_headers);
-    let settings = &layer.cache.settings;
+    let settings = layer.cache.settings();
     let answered = |response: Option<Response<Bytes>>| {
         let body = response.as_ref().map(|response| shown(response.body()));
         let status = format!(

@@ -39,7 +39,7 @@ impl Generating {
     /// other keys.
     fn is_within(&self, layer: &RefreshLayer, key: &str) -> bool {
         let run = || self.run.upgrade();
-        *self.key == *key || run().is_some_and(|run| run.is_within(layer.cache.address(), key))
+        *self.key == *key || run().is_some_and(|run| run.is_within(layer.cache.site(), key))
     }
 }
 

@@ -57,7 +57,7 @@ impl RefreshLayer {
                 let made = arrived.filter(|arrived| version.is_made_since(*arrived));
                 let made = made.map(|_| Handling::Forwarded {
                     // The database may have had a version that memory did not have.
-                    why: if version.replaces {
+                    why: if version.replaced_servable {
                         Forward::Stale
                     } else {
                         why
@@ -109,13 +109,13 @@ impl RefreshLayer {
     ) -> Response<ResponseBody<B>> {
         let page = &version.page;
         #[cfg(feature = "compression")]
-        let representation = self.cache.represent(page, &parts.headers);
+        let representation = self.cache.compressor.represent(page, &parts.headers);
         #[cfg(not(feature = "compression"))]
         let representation = &page.body.plain;
         let stored = &representation.content;
         let head = parts.method == Method::HEAD;
         let made_at = version.made_at();
-        let ttl = version.ttl(now, &self.policy, &self.cache.invalidations);
+        let ttl = self.cache.ttl(version, &self.policy, now);
         let hit = HitFacts::new(made_at, now, ttl, self.policy.browser_cache);
         let how = made.unwrap_or(Handling::Hit { ttl: hit.ttl });
         self.served(how, own_request);
@@ -138,7 +138,7 @@ impl RefreshLayer {
             let status = made.as_ref().unwrap_or(&values.cache_status);
             let of_hit = HitHeaders {
                 age: &values.age,
-                cache_status: Some(status).filter(|_| self.cache.settings.cache_status),
+                cache_status: Some(status).filter(|_| self.cache.settings().cache_status),
                 date: values.date.as_ref(),
                 cache_control: values.cache_control.as_ref(),
                 has_weak_tag,
@@ -172,7 +172,7 @@ impl RefreshLayer {
     ) -> Response<ResponseBody<B>> {
         let representation = &version.page.body.plain;
         let made_at = version.made_at();
-        let ttl = version.ttl(now, &self.policy, &self.cache.invalidations);
+        let ttl = self.cache.ttl(version, &self.policy, now);
         let hit = HitFacts::new(made_at, now, ttl, self.policy.browser_cache);
         let how = Handling::Hit { ttl: hit.ttl };
         self.served(how, OwnRequest::of(&parts.extensions));
@@ -240,7 +240,7 @@ impl RefreshLayer {
 
     /// Says how a response came about.
     pub(super) fn set_cache_status(&self, headers: &mut HeaderMap, how: Handling) {
-        if self.cache.settings.cache_status {
+        if self.cache.settings().cache_status {
             headers.append(header::CACHE_STATUS, ascii(how.to_string()));
         }
     }

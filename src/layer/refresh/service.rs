@@ -7,7 +7,7 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response, request::Parts};
 use http_body::Body;
-use perennial_store::{error::BoxError, locked};
+use perennial_store::{Epoch, error::BoxError, locked};
 use tower_service::Service;
 
 use super::{
@@ -23,7 +23,7 @@ use super::{
     target::RequestHost,
 };
 use crate::{
-    cache::{Accepts, Answer, Generate, Lookup, Target, Visited, interval_of, parts::Run},
+    cache::{Answer, Generate, Lookup, Target, VisitOptions, Visited, interval_of, parts::Run},
     event::{Bypass, Served},
     extensions::Tags,
     http::cache_status::{Forward, Handling},
@@ -119,7 +119,7 @@ where
         let now = layer.cache.now();
         let run = request::run_of(&parts);
         if let Some(run) = &run
-            && run.is_within(layer.cache.address(), &resource.key)
+            && run.is_within(layer.cache.site(), &resource.key)
         {
             layer.hints.waits_for_itself(&resource.key);
             let response = layer.refuse_itself(&resource.key, &parts, now);
@@ -132,7 +132,7 @@ where
             None
         };
         let is_usual = run.is_none() && own.is_none() && purpose.is_none();
-        match layer.cache.look(&resource.key, &layer.policy, now) {
+        match layer.cache.lookup(&resource.key, &layer.policy, now) {
             Lookup::Hit(Answer::Version(version)) if is_usual => {
                 ResponseFuture::ready(layer.give(&version, &parts, now, None, None))
             }
@@ -161,11 +161,11 @@ where
                 if admitted == Admitted::No {
                     return pass(parts, body, Bypass::TooManyKeys);
                 }
-                let kept_briefly = admitted == Admitted::Briefly;
+                let is_kept_briefly = admitted == Admitted::Briefly;
                 let resource = resource.into_owned();
                 let shared = Arc::clone(&self.0);
                 let request = (parts, body, resource);
-                let visit = visit(shared, request, forward, kept_briefly, own, run.clone());
+                let visit = visit(shared, request, forward, is_kept_briefly, own, run.clone());
                 match run {
                     // What this starts belongs to the run, in whichever task it is polled.
                     Some(run) => ResponseFuture::waiting(run.carry_out(visit)),
@@ -245,13 +245,13 @@ where
     change.settle(response, named).await
 }
 
-/// Answers a request that memory cannot answer. `kept_briefly`: see [`Generate::kept_briefly`]. `own`: the
+/// Answers a request that memory cannot answer. `is_kept_briefly`: see [`VisitOptions`]. `own`: the
 /// visitor's own changes. `run`: the generator that sends the request.
 async fn visit<S, ReqBody, ResBody>(
     shared: Arc<Shared<S>>,
     (parts, body, resource): (Parts, ReqBody, Resource<'static>),
     forward: Forward,
-    kept_briefly: bool,
+    is_kept_briefly: bool,
     own: Option<OwnWrites>,
     run: Option<Arc<Run>>,
 ) -> Result<Response<ResponseBody<ResBody>>, S::Error>
@@ -264,56 +264,58 @@ where
     ResBody::Error: Into<BoxError>,
 {
     let layer = &shared.layer;
-    let generating = match request::to_generate(&parts, &resource, layer) {
-        Ok(generating) => generating,
-        Err(why) => return pass(shared, (parts, body), Forward::Bypass, why).await,
-    };
-    let name = layer.name_in(&parts.extensions);
     let own_request = OwnRequest::of(&parts.extensions).cloned();
-    let forced = own_request
+    let is_forced = own_request
         .as_ref()
-        .filter(|request| request.purpose() == Purpose::Regenerate);
-    let make = || {
-        let request = generating.clone().map(|()| ReqBody::default());
+        .is_some_and(|request| request.purpose() == Purpose::Regenerate);
+    // Called for the request alone that starts the regeneration.
+    let generate = || {
+        let request = request::to_generate(&parts, &resource, layer)?;
+        let request = request.map(|()| ReqBody::default());
         let generator = generate(Arc::clone(&shared), request);
-        Generate {
+        Ok(Generate {
             run: Some(match own_request.clone() {
                 Some(own_request) => Box::pin(own_request.watch(generator)),
                 None => Box::pin(generator),
             }),
-            layer: Arc::clone(&name),
-            is_requested: forced.is_some(),
+            layer: layer.name_in(&parts.extensions),
             readable: None,
-            kept_briefly,
-        }
+        })
     };
     let arrived = layer.cache.now();
     let policy = match own_request {
         Some(_) => OwnRequest::policy(layer.policy),
         None => layer.policy,
     };
-    let Visited { answer, leads } = match (forced, &run) {
-        (None, Some(run)) => {
+    let options = VisitOptions {
+        is_kept_briefly,
+        ..VisitOptions::default()
+    };
+    let key = &*resource.key;
+    let Visited { answer, leads } = match (is_forced, &run) {
+        (false, Some(run)) => {
             let visit = layer
                 .cache
-                .visit_as_part(&resource.key, &policy, run, false, make);
+                .visit_as_part(key, &policy, run, options, generate);
             visit.await
         }
-        (Some(forced), _) => {
-            layer
-                .cache
-                .regenerate(&resource.key, &policy, make, || forced.has_failed())
-                .await
+        (true, _) => {
+            let visit = layer.cache.regenerate(key, &policy, options, generate);
+            visit.await
         }
-        (None, None) => {
-            let mut accepts = Accepts::default();
-            if let Some(own) = own {
-                accepts.min_epoch = own.wait_until_known(&layer.cache).await;
-            }
-            let visit = layer.cache.visit(&resource.key, &policy, accepts, make);
+        (false, None) => {
+            let min_epoch = match own {
+                Some(own) => own.wait_until_known(&layer.cache).await,
+                None => Epoch::NONE,
+            };
+            let options = VisitOptions {
+                min_epoch,
+                ..options
+            };
+            let visit = layer.cache.visit(key, &policy, options, generate);
             let Visited { answer, leads } = visit.await;
             let answer = match own {
-                Some(_) => layer.cache.or_servable(answer, &resource.key, &policy),
+                Some(_) => layer.cache.or_servable(answer, key, &policy),
                 None => answer,
             };
             Visited { answer, leads }
@@ -329,6 +331,13 @@ where
     };
     match layer.respond(answer, &parts, now, forwarded, Some(arrived)) {
         Ok(response) => Ok(response),
-        Err(why) => pass(Arc::clone(&shared), (parts, body), forward, why).await,
+        Err(why) => {
+            let forward = match why {
+                // The request cannot be generated for, whatever the cache has.
+                Bypass::UndeclaredExtension | Bypass::NoKey => Forward::Bypass,
+                _ => forward,
+            };
+            pass(Arc::clone(&shared), (parts, body), forward, why).await
+        }
     }
 }

@@ -4,6 +4,7 @@ use perennial_store::Fence;
 
 use crate::{
     cache::regeneration::check::{
+        database::Reply,
         process::{Doing, Process, Sleep},
         regenerate::Ran,
         setup::Fault,
@@ -21,6 +22,12 @@ pub(crate) enum WorldAction {
     Run(usize),
     /// The answer comes.
     Answer(usize),
+    /// It comes, and the process cannot decode the stored value.
+    AnswerUnreadable(usize),
+    /// The application's code panics.
+    Panic(usize),
+    /// The application invalidates the page, and demands its regeneration.
+    Demand(usize),
     /// The answer does not come, or the statement has not run.
     Away(usize),
     /// The caller gives up, and the statement may run later.
@@ -126,6 +133,14 @@ impl World {
                 add(action);
             }
         }
+        let has_begun = process.run.as_ref().is_some_and(|run| run.has_begun);
+        if has_begun && process.releasing.is_none() && self.has(Fault::Panic) {
+            add(WorldAction::Panic(number));
+        }
+        let is_free = process.run.is_none() || process.waiting[1].is_none();
+        if is_free && self.has(Fault::Demand) {
+            add(WorldAction::Demand(number));
+        }
         let Some(run) = process.acting() else { return };
         if process.is_due(self.setup)
             && (!matches!(run.doing, Doing::Generating(_)) || self.has(Fault::Slow))
@@ -146,8 +161,12 @@ impl World {
                     add(WorldAction::GiveUp(number));
                 }
             }
-            Doing::Statement { .. } => {
+            Doing::Statement { reply, .. } => {
                 add(WorldAction::Answer(number));
+                let has_entry = matches!(reply, Some(Reply::Probed { entry: Some(_), .. }));
+                if has_entry && self.has(Fault::Unreadable) {
+                    add(WorldAction::AnswerUnreadable(number));
+                }
                 if self.has(Fault::Lost) {
                     add(WorldAction::Away(number));
                 }
@@ -183,6 +202,9 @@ impl World {
                 Fault::Slow
             }
             WorldAction::Leave(..) => Fault::Leave,
+            WorldAction::AnswerUnreadable(_) => Fault::Unreadable,
+            WorldAction::Panic(_) => Fault::Panic,
+            WorldAction::Demand(_) => Fault::Demand,
             WorldAction::Invalidate(_) => Fault::Invalidation,
             WorldAction::Purge(_) => Fault::Purge,
             WorldAction::Crash(_) => Fault::Crash,

@@ -7,7 +7,8 @@ use perennial_store::Epoch;
 use crate::{
     cache::{
         Meta,
-        entry::{AsOf, InvalidationView, Page, Revised, Sighting, Validity, Version},
+        entry::{Content, InvalidationView, Page, Version},
+        epochs::{AsOf, Revised, Sighting, Validity},
     },
     extensions::Tags,
 };
@@ -21,6 +22,12 @@ pub(crate) struct Text {
 }
 
 pub(crate) type Read = Epoch;
+
+impl Content for Read {
+    fn is_same(&self, new: &Self) -> bool {
+        self == new
+    }
+}
 
 impl Text {
     pub(crate) fn page(self) -> Arc<Page<Read>> {
@@ -97,7 +104,7 @@ impl InvalidationView for ModelList {
         Sighting::default()
     }
 
-    fn judge(&self, meta: &Meta) -> Validity {
+    fn validity(&self, meta: &Meta) -> Validity {
         let metadata = meta.as_of();
         let Marks {
             stale,

@@ -6,7 +6,6 @@ use crate::{
     cache::{
         entry::{CacheEntry, Version},
         regeneration::{
-            Publishing, State,
             check::{
                 content::{Read, Text},
                 database::Database,
@@ -14,6 +13,7 @@ use crate::{
                 setup::{Fault, NOW, POLICY, Setup},
                 world::World,
             },
+            machine::{Publishing, State},
         },
     },
     search::Broken,
@@ -28,15 +28,17 @@ impl Process {
     /// Tests for how long visitors wait.
     pub(crate) fn patience(&self, setup: &Setup) -> Result<(), Broken> {
         let context = self.context(setup);
-        let is_servable = match &self.view {
-            Some(CacheEntry::Version(version)) => version.freshness(&context).is_servable(),
-            _ => false,
-        };
         if self.sleep.is_some() {
             return Ok(());
         }
         for waiting in self.waiting.iter().flatten().filter(|it| !it.slept) {
             let waited = NOW - waiting.visitor.arrived;
+            let is_servable = match &self.view {
+                Some(CacheEntry::Version(version)) => version
+                    .freshness_for(&context, waiting.visitor.min_epoch)
+                    .is_servable(),
+                _ => false,
+            };
             if is_servable && !waiting.visitor.leads {
                 return Err(
                     "no visitor waits for another one's regeneration while there is a servable version",
@@ -74,9 +76,8 @@ impl Process {
         let run = self.run.as_ref();
         let newest = run.and_then(|run| run.regeneration.newest.as_ref());
         let new = run.and_then(|run| match &run.regeneration.state {
-            State::Publishing(Publishing { new, .. }) | State::Probing { refused: Some(new) } => {
-                Some(new)
-            }
+            State::Publishing(Publishing { new, .. })
+            | State::ProbingAfterRefusal { refused: new } => Some(new),
             _ => None,
         });
         for version in [view, newest, new].into_iter().flatten() {
@@ -95,7 +96,7 @@ impl Process {
         if as_of.epoch > read {
             return Err("S10: the epoch of a version was known before its generator began");
         }
-        if version.ask_again_at > NOW + RECHECK.max(setup.policy().cooldown_time()) {
+        if version.recheck_at > NOW + RECHECK.max(setup.policy().cooldown_time()) {
             return Err("S14: a process asks again after a second or the cooldown");
         }
         let stored = database
@@ -105,7 +106,7 @@ impl Process {
             && !version.is_unsaved()
             && !self.suspended
             && setup.faults[Fault::ClockBack as usize] == 0
-            && version.born > stored.made
+            && version.published_at > stored.made
         {
             return Err("a version is at least as old in memory as in the store");
         }

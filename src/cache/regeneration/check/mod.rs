@@ -17,6 +17,7 @@ mod regenerate;
 mod setup;
 mod show;
 mod synced;
+mod table;
 mod visit;
 mod world;
 
@@ -28,8 +29,8 @@ use crate::search::{Explored, explore};
 
 use setup::{
     Fault::{
-        self, Close, Failing, Invalidation, Leave, NoPermit, Purge, Refused, Slow, SlowStore,
-        Unextended, Unshareable,
+        self, Close, Demand, Failing, Invalidation, Leave, NoPermit, Panic, Purge, Refused, Slow,
+        SlowStore, Unextended, Unreadable, Unshareable,
     },
     Setup,
 };
@@ -84,7 +85,7 @@ fn promises_hold_with_one_fault_of_those_that_change_little() {
     let situations = [
         "answer: failed",
         "answer: pass",
-        "phase: acquiring without a probe",
+        "state: acquiring without a probe",
         "ended: failed, the old version is served",
     ];
     let full = 400_000;
@@ -105,7 +106,7 @@ fn promises_hold_with_one_fault() {
 #[test]
 fn promises_hold_with_two_faults() {
     let situations = ["late try takes the lock"];
-    let far = ["phase: looking, overtaken", "ended: overtaken"];
+    let far = ["state: probing after a refused publish", "ended: overtaken"];
     check(&Setup::with_all_faults(2), 200_000, &situations, &far);
 }
 
@@ -115,7 +116,7 @@ fn promises_hold_with_two_faults() {
 fn promises_hold_while_content_may_not_be_shared() {
     let setup = Setup::new(&[Unshareable, Invalidation, Purge], 1, 2);
     let situations = [
-        "step: release, removes",
+        "action: release, removes",
         "hit-for-pass is ended by an invalidation",
     ];
     check(&setup, 100_000, &situations, &[]);
@@ -127,8 +128,8 @@ fn promises_hold_while_the_store_fails() {
     let setup = Setup::new(&[Refused, SlowStore], 2, 2);
     let situations = [
         "generates without a lease",
-        "phase: publishing, shown unsaved",
-        "phase: waits to publish again",
+        "state: publishing, served unsaved",
+        "state: waits to publish again",
         "unsaved version is served",
         "unsaved version is stored after all",
     ];
@@ -158,48 +159,68 @@ fn promises_hold_in_a_long_cooldown() {
     );
 }
 
+/// The application demands regenerations, while others are under way, and while generators fail.
+#[test]
+fn promises_hold_while_regenerations_are_demanded() {
+    let setup = Setup::new(&[Demand, Failing, Refused], 2, 2);
+    check(&setup, 150_000, &["visitor begins anew"], &[]);
+}
+
+/// A process of other code cannot decode what is stored, and generates it anew.
+#[test]
+fn promises_hold_while_stored_values_cannot_be_decoded() {
+    let setup = Setup::new(&[Unreadable, Leave], 2, 2);
+    check(&setup, 100_000, &["stored version is unreadable"], &[]);
+}
+
+/// The application's code panics in the task of a regeneration, as a subscriber of the log may.
+#[test]
+fn promises_hold_while_the_application_panics() {
+    let setup = Setup::new(&[Panic, Failing], 1, 2);
+    check(&setup, 100_000, &["action: release with a cooldown"], &[]);
+}
+
 /// Situations near to the beginning.
-const COMMON: [&str; 32] = [
+const COMMON: [&str; 31] = [
     "answer: failed",
     "answer: pass",
     "answer: unavailable",
     "answer: version",
-    "step: end",
-    "step: generate",
-    "step: wait",
-    "step: probe",
-    "step: publish",
-    "step: release",
-    "step: release with a cooldown",
-    "step: release, removes",
-    "step: acquire",
+    "action: end",
+    "action: generate",
+    "action: sleep",
+    "action: probe",
+    "action: publish",
+    "action: release",
+    "action: release with a cooldown",
+    "action: release, removes",
+    "action: acquire",
     "late statement does something",
     "late try takes the lock",
-    "phase: generating",
-    "phase: generating without a lease",
-    "phase: idle",
-    "phase: looking, overtaken",
-    "phase: waiting",
-    "phase: looking",
-    "phase: publishing",
-    "phase: releasing",
-    "phase: acquiring",
+    "state: generating",
+    "state: generating without a lease",
+    "state: probing after a refused publish",
+    "state: waiting for a peer",
+    "state: probing",
+    "state: publishing",
+    "state: releasing",
+    "state: acquiring",
     "purge while a version is published",
     "ended: failed",
     "ended: overtaken",
     "ended: not stored, too large",
     "ended: not stored",
-    "ended: not begun, elsewhere",
+    "ended: not begun, held by a peer",
     "ended: stored",
     "ended: unsaved",
 ];
 
 /// Situations farther from the beginning.
 const FAR: [&str; 6] = [
-    "step: publish, renews",
+    "action: publish, renews",
     "expired version is served after an error",
     "ended: not begun, busy",
-    "ended: not begun, database away",
+    "ended: not begun, the store failed",
     "ended: renewed",
     "visitor begins anew",
 ];

@@ -35,7 +35,7 @@ impl Model for Setup {
         });
         for process in &world.processes {
             for run in process.run.iter().chain(&process.releasing) {
-                seen.push(names::phase(&run.regeneration.state));
+                seen.push(names::situation(&run.regeneration.state));
             }
         }
         seen.into_iter()
@@ -102,7 +102,7 @@ impl World {
             }
             match process.acting().map(|run| run.doing) {
                 Some(Doing::Statement { reply: None, .. }) => {
-                    actions.push(WorldAction::Run(number))
+                    actions.push(WorldAction::Run(number));
                 }
                 Some(Doing::Statement { .. }) => actions.push(WorldAction::Answer(number)),
                 Some(Doing::Generating(_)) => {
@@ -125,7 +125,7 @@ impl Process {
         let due = self
             .run
             .as_ref()
-            .and_then(|run| run.regeneration.due(&self.context(setup)));
+            .and_then(|run| run.regeneration.timer(&self.context(setup)));
         due.is_some_and(|due| due <= NOW)
     }
 

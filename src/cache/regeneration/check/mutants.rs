@@ -9,7 +9,10 @@ use std::time::Instant;
 
 use crate::{
     cache::regeneration::check::setup::{
-        Fault::{self, Failing, Invalidation, Pause, Purge, Refused, SlowStore, Unshareable},
+        Fault::{
+            self, Demand, Failing, Invalidation, Leave, NoPermit, Pause, Purge, Refused, SlowStore,
+            Unreadable, Unshareable,
+        },
         Mutant, Setup,
     },
     search::explore,
@@ -140,4 +143,29 @@ fn visitors_who_wait_for_the_end_of_a_hit_for_pass_are_found() {
 #[test]
 fn lease_that_is_never_released_is_found() {
     is_found(Mutant::LeaseNeverReleased, &[], "S15");
+}
+
+#[test]
+fn permit_that_the_driver_does_not_have_is_found() {
+    is_found(Mutant::PermitInvented, &[NoPermit], "S21");
+}
+
+#[test]
+fn visitor_who_does_not_wait_is_found() {
+    is_found(Mutant::VisitorInvented, &[Leave], "S24");
+}
+
+#[test]
+fn lease_of_a_peer_that_is_forgotten_is_found() {
+    is_found(Mutant::PeerLeaseForgotten, &[], "S25");
+}
+
+#[test]
+fn unreadable_version_that_is_hidden_is_found() {
+    is_found(Mutant::UnreadableHidden, &[Unreadable, Leave], "S26");
+}
+
+#[test]
+fn demand_that_is_treated_as_any_visit_is_found() {
+    is_found(Mutant::DemandForgotten, &[Demand], "S27");
 }

@@ -1,49 +1,119 @@
-//! The names of situations, so that a check that never reaches one of its situations fails.
+//! The names of situations, so that a check that never reaches one of its situations fails, and the names of
+//! the table of transitions.
 
 use crate::{
     cache::{
         entry::Answer,
-        regeneration::{Action, Ended, Publishing, State, check::content::Read},
+        regeneration::{
+            check::content::Read,
+            machine::{Action, Conclusion, Input, Publishing, State},
+        },
     },
     event::{Bypass, Outcome},
 };
 
-pub(crate) fn phase(phase: &State<Read>) -> &'static str {
-    match phase {
-        State::Idle => "phase: idle",
-        State::Probing { refused: None } => "phase: looking",
-        State::Probing { refused: Some(_) } => "phase: looking, overtaken",
-        State::Acquiring { probed: None } => "phase: acquiring without a probe",
-        State::Acquiring { probed: Some(_) } => "phase: acquiring",
-        State::WaitingForPeer { .. } => "phase: waiting",
-        State::Generating { lease: None, .. } => "phase: generating without a lease",
-        State::Generating { .. } => "phase: generating",
-        State::Publishing(Publishing { again: Some(_), .. }) => "phase: waits to publish again",
-        State::Publishing(Publishing { shown: true, .. }) => "phase: publishing, shown unsaved",
-        State::Publishing(_) => "phase: publishing",
-        State::Releasing => "phase: releasing",
+/// The name of a state in the table.
+pub(crate) fn state(state: &State<Read>) -> &'static str {
+    match state {
+        State::Starting => "Starting",
+        State::TakingPermit { .. } => "TakingPermit",
+        State::Probing => "Probing",
+        State::Acquiring { .. } => "Acquiring",
+        State::WaitingForPeer { .. } => "WaitingForPeer",
+        State::AwaitingVisitor { .. } => "AwaitingVisitor",
+        State::AskingForPeerLease => "AskingForPeerLease",
+        State::Generating { .. } => "Generating",
+        State::Publishing(_) => "Publishing",
+        State::ProbingAfterRefusal { .. } => "ProbingAfterRefusal",
+        State::Releasing => "Releasing",
+        State::Ended => "Ended",
     }
 }
 
-pub(crate) fn step(step: &Action<Read>) -> &'static str {
-    match step {
-        Action::Probe { .. } => "step: probe",
-        Action::Acquire { .. } => "step: acquire",
-        Action::Generate { .. } => "step: generate",
+/// The name of an input in the table.
+pub(crate) fn input(input: &Input<Read>) -> &'static str {
+    match input {
+        Input::Start => "Start",
+        Input::Permit { .. } => "Permit",
+        Input::Probed(_) => "Probed",
+        Input::Acquired(_) => "Acquired",
+        Input::Generated(_) => "Generated",
+        Input::Published { .. } => "Published",
+        Input::Released => "Released",
+        Input::VisitorWaits => "VisitorWaits",
+        Input::NobodyWaits => "NobodyWaits",
+        Input::PeerLease { .. } => "PeerLease",
+        Input::StoreFailed => "StoreFailed",
+        Input::TimerFired => "TimerFired",
+        Input::Panicked => "Panicked",
+    }
+}
+
+/// The name of an action in the table.
+pub(crate) fn kind(action: &Action<Read>) -> &'static str {
+    match action {
+        Action::TakePermit => "TakePermit",
+        Action::Probe { .. } => "Probe",
+        Action::Acquire { .. } => "Acquire",
+        Action::Generate { .. } => "Generate",
+        Action::Publish { .. } => "Publish",
+        Action::Release { .. } => "Release",
+        Action::AwaitVisitor => "AwaitVisitor",
+        Action::AskForPeerLease { .. } => "AskForPeerLease",
+        Action::Sleep => "Sleep",
+        Action::End => "End",
+    }
+}
+
+/// The situation of a regeneration.
+pub(crate) fn situation(state: &State<Read>) -> &'static str {
+    match state {
+        State::Starting => "state: starting",
+        State::TakingPermit { .. } => "state: taking a permit",
+        State::Probing => "state: probing",
+        State::Acquiring { probed: None } => "state: acquiring without a probe",
+        State::Acquiring { probed: Some(_) } => "state: acquiring",
+        State::WaitingForPeer { .. } => "state: waiting for a peer",
+        State::AwaitingVisitor { .. } => "state: awaiting a visitor",
+        State::AskingForPeerLease => "state: asking for a peer's lease",
+        State::Generating { lease: None, .. } => "state: generating without a lease",
+        State::Generating { .. } => "state: generating",
+        State::Publishing(Publishing {
+            retry_at: Some(_), ..
+        }) => "state: waits to publish again",
+        State::Publishing(Publishing {
+            served_unsaved: true,
+            ..
+        }) => "state: publishing, served unsaved",
+        State::Publishing(_) => "state: publishing",
+        State::ProbingAfterRefusal { .. } => "state: probing after a refused publish",
+        State::Releasing => "state: releasing",
+        State::Ended => "state: ended",
+    }
+}
+
+pub(crate) fn action(action: &Action<Read>) -> &'static str {
+    match action {
+        Action::TakePermit => "action: take a permit",
+        Action::Probe { .. } => "action: probe",
+        Action::Acquire { .. } => "action: acquire",
+        Action::Generate { .. } => "action: generate",
         Action::Publish {
             renews: Some(_), ..
-        } => "step: publish, renews",
-        Action::Publish { renews: None, .. } => "step: publish",
-        Action::Release { removes: true, .. } => "step: release, removes",
-        Action::Release { cooldown, .. } if cooldown.is_zero() => "step: release",
-        Action::Release { .. } => "step: release with a cooldown",
-        Action::Wait => "step: wait",
-        Action::End => "step: end",
+        } => "action: publish, renews",
+        Action::Publish { renews: None, .. } => "action: publish",
+        Action::Release { removes: true, .. } => "action: release, removes",
+        Action::Release { cooldown, .. } if cooldown.is_zero() => "action: release",
+        Action::Release { .. } => "action: release with a cooldown",
+        Action::AwaitVisitor => "action: await a visitor",
+        Action::AskForPeerLease { .. } => "action: ask for a peer's lease",
+        Action::Sleep => "action: sleep",
+        Action::End => "action: end",
     }
 }
 
-pub(crate) fn ended(ended: &Ended) -> &'static str {
-    match (ended.outcome, ended.serves_old) {
+pub(crate) fn conclusion(conclusion: &Conclusion) -> &'static str {
+    match (conclusion.outcome, conclusion.serves_old) {
         (Outcome::Failed, true) => "ended: failed, the old version is served",
         (Outcome::TimedOut, true) => "ended: timed out, the old version is served",
         (_, true) => "ended: not stored, too large, the old version is served",
@@ -56,9 +126,9 @@ pub(crate) fn ended(ended: &Ended) -> &'static str {
         (Outcome::Failed, _) => "ended: failed",
         (Outcome::TimedOut, _) => "ended: timed out",
         (Outcome::Busy, _) => "ended: not begun, busy",
-        (Outcome::Elsewhere, _) => "ended: not begun, elsewhere",
+        (Outcome::Elsewhere, _) => "ended: not begun, held by a peer",
         (Outcome::Cooldown, _) => "ended: not begun, cooldown",
-        (Outcome::DatabaseUnavailable, _) => "ended: not begun, database away",
+        (Outcome::DatabaseUnavailable, _) => "ended: not begun, the store failed",
     }
 }
 

@@ -13,7 +13,6 @@ use crate::{
         Failure, Meta,
         entry::{Answer, CacheEntry, Version},
         regeneration::{
-            Progress, Publishing, Regeneration, State,
             check::{
                 content::Read,
                 database::{Database, FREE, Reply, Row, Statement},
@@ -21,6 +20,8 @@ use crate::{
                 setup::{NOW, OLDEST, SECOND},
                 world::World,
             },
+            machine::{Publishing, Regeneration, State},
+            waiting::Progress,
         },
     },
     clock::Tick,
@@ -128,7 +129,7 @@ impl Process {
         each(Until(&mut self.cooling));
         each(Owner(&mut self.lost_try));
         if let Some(held) = &mut self.held {
-            each(Fence(&mut held.known));
+            each(Fence(&mut held.stored_fence));
             each(Until(&mut held.until));
         }
         match &mut self.view {
@@ -136,12 +137,12 @@ impl Process {
             Some(CacheEntry::HitForPass { until, .. }) => each(Until(until)),
             Some(CacheEntry::Cooldown {
                 until,
-                ask_again_at,
+                recheck_at,
                 failures,
                 ..
             }) => {
                 each(Until(until));
-                each(Until(ask_again_at));
+                each(Until(recheck_at));
                 each(Failures(failures));
             }
             None => {}
@@ -221,8 +222,8 @@ fn of_statement(statement: &mut Statement, each: &mut impl FnMut(Part<'_>)) {
 
 fn of_version(version: &mut Version<Read>, each: &mut impl FnMut(Part<'_>)) {
     each(Fence(&mut version.fence));
-    each(Time(&mut version.born));
-    each(Until(&mut version.ask_again_at));
+    each(Time(&mut version.published_at));
+    each(Until(&mut version.recheck_at));
     each(Until(&mut version.error_grace_until));
 }
 
@@ -231,42 +232,53 @@ fn of_state(state: &mut Regeneration<Read>, each: &mut impl FnMut(Part<'_>)) {
         of_version(newest, each);
     }
     each(Failures(&mut state.failures));
-    each(End(&mut state.held_until));
+    each(End(&mut state.peer_lease_until));
     if let Some((until, _)) = &mut state.cooldown {
         each(Until(until));
     }
     match &mut state.state {
-        State::WaitingForPeer { until } => each(Until(until)),
+        State::WaitingForPeer { since, until } => {
+            each(Time(since));
+            each(Until(until));
+        }
+        State::AwaitingVisitor { asks_since } => each(Time(asks_since)),
         State::Generating { lease, until, .. } => {
             lease.iter_mut().for_each(|fence| each(Fence(fence)));
             each(Until(until));
         }
-        State::Publishing(Publishing { new, again, .. }) => {
+        State::Publishing(Publishing { new, retry_at, .. }) => {
             of_version(new, each);
-            again.iter_mut().for_each(|again| each(Until(again)));
+            retry_at
+                .iter_mut()
+                .for_each(|retry_at| each(Until(retry_at)));
         }
-        State::Probing { refused: Some(new) } => of_version(new, each),
-        State::Idle
-        | State::Probing { refused: None }
+        State::ProbingAfterRefusal { refused } => of_version(refused, each),
+        State::Starting
+        | State::TakingPermit { .. }
+        | State::Probing
         | State::Acquiring { .. }
-        | State::Releasing => {}
+        | State::AskingForPeerLease
+        | State::Releasing
+        | State::Ended => {}
     }
 }
 
 impl<B: Hash> Hash for Regeneration<B> {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        // Each pause is a second here, and each visitor accepts any version.
+        // Each pause is a second here. Of the waits, only whether there was one matters to a property.
         let Self {
-            newest,
             state,
+            newest,
+            has_permit,
             failures,
-            polls: _,
-            held_until,
+            waits,
+            peer_lease_until,
             cooldown,
-            min_epoch: _,
-            passes,
+            hit_for_pass,
+            request,
         } = self;
-        (newest, state, failures, held_until, cooldown, passes).hash(hasher);
+        (state, newest, has_permit, failures, *waits > 0).hash(hasher);
+        (peer_lease_until, cooldown, hit_for_pass, request.min_epoch).hash(hasher);
     }
 }
 
@@ -275,29 +287,29 @@ impl<B: Hash> Hash for Publishing<B> {
         let Self {
             new,
             renews,
-            tries: _,
-            shown,
-            again,
+            failed_tries: _,
+            served_unsaved,
+            retry_at,
         } = self;
-        (new, renews, shown, again).hash(hasher);
+        (new, renews, served_unsaved, retry_at).hash(hasher);
     }
 }
 
 impl<B: Hash> Hash for Version<B> {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        // No decision reads `replaces` and `failure`.
+        // No decision reads `replaced_servable` and `failure`.
         let Self {
             page,
             fence,
-            born,
+            published_at,
             origin,
-            undated,
-            replaces: _,
-            ask_again_at,
+            age_unknown,
+            replaced_servable: _,
+            recheck_at,
             error_grace_until,
             failure: _,
         } = self;
-        (fence, born, origin, undated, ask_again_at).hash(hasher);
+        (fence, published_at, origin, age_unknown, recheck_at).hash(hasher);
         (error_grace_until, &page.body, page.meta.as_of()).hash(hasher);
     }
 }

@@ -1,20 +1,24 @@
-//! A process, which carries out the steps as `page/task.rs` does.
+//! A process, which carries out the actions as `driver.rs` does.
 
 use std::time::Duration;
 
-use perennial_store::Epoch;
+use perennial_store::Fence;
 
 use crate::{
     cache::{
+        entry::Visitor,
         entry::{CacheEntry, DecisionContext, Origin, PeerLease, Version},
         regeneration::{
-            Generated, Input, ProbeResult, Progress, Regeneration, State, Visitor,
             check::{
                 content::{ModelList, Read, Text},
                 database::{Database, Reply, Row, Statement},
+                names,
                 normal::past,
                 setup::{Mutant, NOW, POLICY, Setup},
+                table,
             },
+            machine::{Generated, Input, LeaderRequest, ProbeResult, Regeneration, Stored},
+            waiting::Progress,
         },
     },
     clock::Tick,
@@ -74,9 +78,11 @@ pub(crate) struct Run {
     pub(crate) lease: Option<Lease>,
     /// The next permit is free.
     pub(crate) permits: bool,
-    pub(crate) has_permit: bool,
+    pub(crate) holds_permit: bool,
     /// For the properties: the store has not answered the latest statement.
     pub(crate) is_away: bool,
+    /// For the properties: the fence of the version that the latest probe has found.
+    pub(crate) seen: Option<Fence>,
     /// False while the regeneration before releases its lease.
     pub(crate) has_begun: bool,
 }
@@ -118,12 +124,10 @@ pub(crate) fn context(known: &ModelList) -> DecisionContext<'_> {
         key: "key",
         policy: &POLICY,
         list: known,
-        patience: Duration::from_millis(500),
-        statement: Duration::from_secs(1),
-        closing: false,
-        permit: true,
-        held: false,
-        min_epoch: Epoch::NONE,
+        store_patience: Duration::from_millis(500),
+        statement_timeout: Duration::from_secs(1),
+        retention: Duration::from_secs(1000),
+        is_shutting_down: false,
     }
 }
 
@@ -154,8 +158,7 @@ impl Process {
     pub(crate) fn context(&self, setup: &Setup) -> DecisionContext<'_> {
         DecisionContext {
             policy: setup.policy(),
-            closing: self.closing,
-            permit: self.run.as_ref().is_some_and(|run| run.has_permit),
+            is_shutting_down: self.closing,
             ..context(&self.known)
         }
     }
@@ -168,15 +171,20 @@ impl Process {
         around: &mut Around<'_>,
     ) -> Result<(), Broken> {
         let context = self.context(around.setup);
-        let (regeneration, progress) = Regeneration::new(self.view.clone(), &context);
+        let request = LeaderRequest {
+            min_epoch: visitor.min_epoch,
+            ..LeaderRequest::default()
+        };
+        let (regeneration, progress) = Regeneration::new(self.view.clone(), request, &context);
         let run = Run {
             regeneration,
             progress,
             doing: Doing::Nothing,
             lease: None,
             permits,
-            has_permit: false,
+            holds_permit: false,
             is_away: false,
+            seen: None,
             has_begun: false,
         };
         if let Some(CacheEntry::Cooldown { until, .. }) = &self.view
@@ -226,24 +234,25 @@ impl Process {
         let mut next = Some(event);
         while let Some(event) = next.take() {
             self.note_failure(&event, around.setup);
-            let is_held = self.is_held();
             let Some(run) = &mut self.run else { break };
-            if run.takes_permit(&event) {
-                run.has_permit = std::mem::replace(&mut run.permits, true);
-            }
             let context = DecisionContext {
                 policy: around.setup.policy(),
-                closing: self.closing,
-                permit: run.has_permit,
-                held: is_held,
+                is_shutting_down: self.closing,
                 ..context(&self.known)
             };
+            let seen = run.seen.take();
             let is_due = matches!(event, Input::TimerFired);
             let unsaved = match &event {
                 Input::Probed(found) => {
                     let unsaved = run.regeneration.newest.clone().filter(Version::is_unsaved);
-                    let stored = found.version.as_ref().zip(unsaved.as_ref());
-                    if stored.is_some_and(|(stored, unsaved)| stored.born < unsaved.born) {
+                    let stored = match &found.stored {
+                        Stored::Version(version) => Some(version),
+                        _ => None,
+                    };
+                    let stored = stored.zip(unsaved.as_ref());
+                    if stored
+                        .is_some_and(|(stored, unsaved)| stored.published_at < unsaved.published_at)
+                    {
                         around
                             .seen
                             .push("a stored version is older than the unsaved one");
@@ -252,18 +261,32 @@ impl Process {
                 }
                 _ => None,
             };
+            let before = (names::state(&run.regeneration.state), names::input(&event));
             let step = run.regeneration.on(&context, event);
-            if is_due && run.regeneration.due(&context).is_some_and(|due| due <= NOW) {
+            table::note(before, &run.regeneration.state, step.action.as_ref());
+            if let (Some(lease), Some(seen)) = (step.peer_lease, seen)
+                && lease.stored_fence < seen
+            {
+                return Err(
+                    "S26: the sync is asked about a peer's lease with the latest fence that the process has seen",
+                );
+            }
+            if is_due
+                && run
+                    .regeneration
+                    .timer(&context)
+                    .is_some_and(|due| due <= NOW)
+            {
                 return Err("S14: no deadline is in the past twice in a row");
             }
             if let (Some(before), Some(after)) = (&unsaved, &run.regeneration.newest)
-                && after.born < before.born
-                && after.invalidated(&self.known) >= before.invalidated(&self.known)
+                && after.published_at < before.published_at
+                && after.validity(&self.known) >= before.validity(&self.known)
             {
                 return Err("S11: no older version replaces an unsaved one");
             }
-            if let Some(ended) = &step.ended {
-                around.seen.push(super::names::ended(ended));
+            if let Some(ended) = &step.conclusion {
+                around.seen.push(super::names::conclusion(ended));
             }
             self.held = step.peer_lease.or(self.held);
             if let Some(view) = step.entry {
@@ -272,7 +295,7 @@ impl Process {
             if let (Some(run), Some(progress)) = (&mut self.run, step.progress) {
                 run.progress = progress;
             }
-            if let Some(step) = step.next {
+            if let Some(step) = step.action {
                 next = self.carry_out(step, around)?;
             }
         }
@@ -302,20 +325,26 @@ impl Process {
         Ok(())
     }
 
-    /// Delivers the regeneration's [`Input::TimerFired`]. A regeneration that waits for another process
-    /// ends if no visitor waits.
+    /// The timer of the regeneration fires.
     pub(crate) fn due(&mut self, around: &mut Around<'_>) -> Result<(), Broken> {
-        let is_alone = self.waiting.iter().all(Option::is_none);
-        let is_waiting = self
-            .run
-            .as_ref()
-            .is_some_and(|run| run.regeneration.is_waiting());
-        if is_alone && is_waiting && !self.closing {
-            around.seen.push("no visitor waits for another process");
-            self.run = None;
-            return Ok(());
-        }
         self.on(Input::TimerFired, around)
+    }
+
+    /// The application's code panics in the task of the regeneration. Its statement may run later.
+    pub(crate) fn panic(&mut self, around: &mut Around<'_>) -> Result<(), Broken> {
+        let doing = self.run.as_ref().map(|run| run.doing);
+        if let Some(Doing::Statement {
+            statement, reply, ..
+        }) = doing
+        {
+            if reply.is_none() && self.late.is_none() {
+                self.late = Some(statement);
+            }
+            if let Statement::Try { owner, .. } = statement {
+                self.lost_try = owner;
+            }
+        }
+        self.on(Input::Panicked, around)
     }
 
     fn replace_view(
@@ -325,12 +354,10 @@ impl Process {
     ) -> Result<(), Broken> {
         if around.setup.mutant == Some(Mutant::CooldownEndsEarly)
             && let CacheEntry::Cooldown {
-                until,
-                ask_again_at,
-                ..
+                until, recheck_at, ..
             } = &mut view
         {
-            *until = *ask_again_at;
+            *until = *recheck_at;
         }
         if let (Some(CacheEntry::Version(before)), CacheEntry::Version(after)) = (&self.view, &view)
             && before.fence > after.fence
@@ -388,15 +415,5 @@ impl Run {
             asked: NOW,
             reply: None,
         };
-    }
-
-    /// Returns true if the task takes a permit before the event.
-    fn takes_permit(&self, event: &Input<Read>) -> bool {
-        match event {
-            Input::Start => true,
-            Input::TimerFired => self.regeneration.is_waiting(),
-            Input::StoreFailed => matches!(self.regeneration.state, State::Idle),
-            _ => false,
-        }
     }
 }

@@ -7,14 +7,14 @@ use crate::{
         Failure,
         entry::{CacheEntry, DecisionContext, Origin, Version},
         regeneration::{
-            Action, Generated, Input, ProbeResult,
             check::{
                 content::{Read, Text},
-                database::{Reply, Row, Statement, Stored},
+                database::{self, Reply, Row, Statement},
                 names,
                 process::{Around, Doing, Lease, Process, context},
                 setup::{LEASE, Mutant, NOW},
             },
+            machine::{Action, Generated, Input, ProbeResult, Stored},
         },
     },
     clock::Tick,
@@ -30,7 +30,7 @@ impl Process {
         step: Action<Read>,
         around: &mut Around<'_>,
     ) -> Result<Option<Input<Read>>, Broken> {
-        around.seen.push(names::step(&step));
+        around.seen.push(names::action(&step));
         let Some(run) = &mut self.run else {
             return Ok(None);
         };
@@ -40,19 +40,30 @@ impl Process {
             .as_ref()
             .filter(|it| it.is_unsaved());
         let step = match (around.setup.mutant, step, unsaved) {
-            (Some(Mutant::UnsavedRenews), Action::Publish { version, .. }, Some(unsaved)) => {
-                let renews = Some(unsaved.fence);
-                Action::Publish { version, renews }
-            }
+            (
+                Some(Mutant::UnsavedRenews),
+                Action::Publish {
+                    version, keeping, ..
+                },
+                Some(unsaved),
+            ) => Action::Publish {
+                version,
+                renews: Some(unsaved.fence),
+                keeping,
+            },
             (Some(Mutant::LeaseNeverReleased), Action::Release { .. }, _) => Action::End,
             (_, step, _) => step,
         };
+        run.holds_permit &= step.needs_permit();
         let row = run.lease.map(|lease| lease.row);
         let statement = match step {
-            Action::Wait => {
+            Action::Sleep => {
                 run.doing = Doing::Nothing;
                 return Ok(None);
             }
+            Action::TakePermit => return self.take_permit(around).map(Some),
+            Action::AwaitVisitor => return Ok(Some(self.await_visitor(around))),
+            Action::AskForPeerLease { .. } => return self.ask_for_peer_lease(around).map(Some),
             Action::Probe { known } => Statement::Probe { known },
             Action::Acquire { .. } if row.is_some() => {
                 return Err("S15: no lease is tried for while one is held");
@@ -62,14 +73,15 @@ impl Process {
                 let owner = *around.owners;
                 Statement::Try { seen, owner }
             }
-            Action::Generate { as_of } => {
+            Action::Generate { as_of, .. } => {
                 let read = around.database.marks.latest;
                 let newest = run.regeneration.newest.as_ref();
                 let context = DecisionContext {
                     policy: around.setup.policy(),
                     ..context(&self.known)
                 };
-                if !run.has_permit && newest.is_some_and(|it| it.freshness(&context).is_servable())
+                if !run.holds_permit
+                    && newest.is_some_and(|it| it.freshness(&context).is_servable())
                 {
                     return Err(
                         "S21: no generator runs without a permit while a version is servable",
@@ -85,7 +97,9 @@ impl Process {
                 run.doing = Doing::Generating(Text { read, as_of });
                 return self.begins(around).map(|()| None);
             }
-            Action::Publish { version, renews } => {
+            Action::Publish {
+                version, renews, ..
+            } => {
                 let is_unsaved = run
                     .regeneration
                     .newest
@@ -114,6 +128,45 @@ impl Process {
         };
         run.ask(statement);
         Ok(None)
+    }
+
+    fn take_permit(&mut self, around: &mut Around<'_>) -> Result<Input<Read>, Broken> {
+        let is_held = self.is_held();
+        let Some(run) = &mut self.run else {
+            return Ok(Input::Released);
+        };
+        if run.regeneration.waits > 0 && is_held {
+            return Err(
+                "S25: after a wait, the store is asked only when no peer is known to hold the lease",
+            );
+        }
+        run.holds_permit = std::mem::replace(&mut run.permits, true);
+        let granted = run.holds_permit || around.setup.mutant == Some(Mutant::PermitInvented);
+        Ok(Input::Permit { granted })
+    }
+
+    fn await_visitor(&self, around: &mut Around<'_>) -> Input<Read> {
+        let is_invented = around.setup.mutant == Some(Mutant::VisitorInvented);
+        if self.is_awaited() || self.closing || is_invented {
+            Input::VisitorWaits
+        } else {
+            around.seen.push("no visitor waits for another process");
+            Input::NobodyWaits
+        }
+    }
+
+    fn ask_for_peer_lease(&self, around: &Around<'_>) -> Result<Input<Read>, Broken> {
+        if !self.is_awaited() && !self.closing {
+            return Err("S24: a regeneration that waits for a peer goes on only for a visitor");
+        }
+        let is_forgotten = around.setup.mutant == Some(Mutant::PeerLeaseForgotten);
+        Ok(Input::PeerLease {
+            held: self.is_held() && !is_forgotten,
+        })
+    }
+
+    fn is_awaited(&self) -> bool {
+        self.waiting.iter().any(Option::is_some)
     }
 
     fn begins(&mut self, around: &mut Around<'_>) -> Result<(), Broken> {
@@ -150,8 +203,12 @@ impl Process {
         Ok(())
     }
 
-    /// Delivers the answer of the statement.
-    pub(crate) fn answer(&mut self, around: &mut Around<'_>) -> Result<(), Broken> {
+    /// Delivers the answer of the statement. `unreadable`: the process cannot decode the stored value.
+    pub(crate) fn answer(
+        &mut self,
+        unreadable: bool,
+        around: &mut Around<'_>,
+    ) -> Result<(), Broken> {
         let Some(run) = self.acting_mut() else {
             return Ok(());
         };
@@ -176,9 +233,18 @@ impl Process {
                     Some(Mutant::AgeCountsFromAnswer) => NOW,
                     _ => asked,
                 };
-                let version = entry.map(|entry| found(entry, asked));
+                run.seen = entry.map(|entry| entry.fence);
+                let stored = match entry {
+                    None => Stored::NoNewer,
+                    Some(entry) if !unreadable => Stored::Version(found(entry, asked)),
+                    Some(_) if mutant == Some(Mutant::UnreadableHidden) => Stored::NoNewer,
+                    Some(entry) => {
+                        around.seen.push("stored version is unreadable");
+                        Stored::Unreadable(entry.fence)
+                    }
+                };
                 Input::Probed(ProbeResult {
-                    version,
+                    stored,
                     lock,
                     epoch,
                 })
@@ -196,7 +262,7 @@ impl Process {
             }
             (_, Reply::Tried(fence)) => Input::Acquired(fence),
             (Statement::Renew { .. } | Statement::Publish { .. }, Reply::Done(done)) => {
-                Input::Published(done)
+                Input::Published { accepted: done }
             }
             (Statement::Remove { .. }, Reply::Done(_)) => return self.removed(around),
             (_, Reply::Done(_)) => return self.released(around),
@@ -216,8 +282,8 @@ impl Process {
         let step = run
             .regeneration
             .on(&self.context(around.setup), Input::Released);
-        match step.next {
-            Some(Action::End) => around.seen.push(names::step(&Action::End)),
+        match step.action {
+            Some(Action::End) => around.seen.push(names::action(&Action::End)),
             _ => return Err("S15: a regeneration ends with the release of its lease"),
         }
         match &self.run {
@@ -291,13 +357,13 @@ pub(crate) enum Ran {
     NotStored(Bypass),
 }
 
-fn found(entry: Stored, asked: Tick) -> Version<Read> {
+fn found(entry: database::Stored, asked: Tick) -> Version<Read> {
     let mut version = Version::new(
         entry.text.page(),
         entry.fence,
         asked - entry.age,
         Origin::Stored,
     );
-    version.undated = entry.undated;
+    version.age_unknown = entry.undated;
     version
 }

@@ -58,6 +58,12 @@ pub(crate) enum Fault {
     Unshareable,
     /// There is no permit.
     NoPermit,
+    /// A process cannot decode a stored value.
+    Unreadable,
+    /// The application's code panics in the task of a regeneration.
+    Panic,
+    /// The application demands a regeneration.
+    Demand,
     Invalidation,
     Purge,
     /// An operator breaks the lock.
@@ -94,6 +100,16 @@ pub(crate) enum Mutant {
     FollowersWaitForTheProbe,
     /// At the end of a hit-for-pass, the first visitor waits for another process.
     LeadersWaitForThePeersProbe,
+    /// The driver says that it has a permit, and has none.
+    PermitInvented,
+    /// The driver says that the peer's lease is over, while the process knows that it is held.
+    PeerLeaseForgotten,
+    /// The driver says that a visitor waits, while nobody does.
+    VisitorInvented,
+    /// The driver does not say that a version is stored that it cannot decode.
+    UnreadableHidden,
+    /// Who demands a regeneration waits as any visitor does.
+    DemandForgotten,
 }
 
 /// The bounds of an exploration.

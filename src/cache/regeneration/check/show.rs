@@ -6,7 +6,6 @@ use crate::{
     cache::{
         entry::{Answer, CacheEntry, Freshness, Version},
         regeneration::{
-            Progress,
             check::{
                 content::{Marks, Read, Text},
                 names,
@@ -14,6 +13,7 @@ use crate::{
                 setup::SECOND,
                 world::World,
             },
+            waiting::Progress,
         },
     },
     clock::Tick,
@@ -90,7 +90,11 @@ impl World {
     }
 
     fn run(&self, process: &Process, run: &Run, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "\n        {}, ", names::phase(&run.regeneration.state))?;
+        write!(
+            f,
+            "\n        {}, ",
+            names::situation(&run.regeneration.state)
+        )?;
         match &run.regeneration.newest {
             Some(version) => self.version(process, version, f)?,
             None => f.write_str("nothing known")?,
@@ -132,16 +136,16 @@ impl World {
         let Version {
             page: _,
             fence,
-            born,
+            published_at,
             origin,
-            ask_again_at,
+            recheck_at,
             error_grace_until,
             ..
         } = version;
         let freshness: Freshness = version.freshness(&process.context(self.setup));
         let (age, quiet, grace) = (
-            -seconds(*born),
-            seconds(*ask_again_at),
+            -seconds(*published_at),
+            seconds(*recheck_at),
             seconds(*error_grace_until),
         );
         write!(f, "{fence} {origin:?} {freshness:?} {age} s old ")?;

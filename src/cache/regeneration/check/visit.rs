@@ -2,19 +2,23 @@
 
 use std::time::Duration;
 
+use perennial_store::Epoch;
+
 use crate::{
     cache::{
+        entry::Visitor,
         entry::{
             Answer, CacheEntry, DecisionContext, Freshness, InvalidationView, Lookup, Origin,
             Version,
         },
         regeneration::{
-            Next, Progress, State, Visitor,
             check::{
                 content::{Marks, Read, Text},
                 process::{Around, Process, Run, Waiting},
                 setup::{IF_ERROR, Mutant, NOW, POLICY, Setup},
             },
+            machine::State,
+            waiting::{Next, Progress},
         },
     },
     clock::Tick,
@@ -28,6 +32,8 @@ pub(crate) enum Request {
     Ordinary,
     /// There is no permit for a regeneration.
     WithoutPermit,
+    /// The application demands a regeneration, on a permit of its own.
+    Demand,
 }
 
 impl Process {
@@ -35,16 +41,24 @@ impl Process {
     pub(crate) fn ask(&mut self, request: Request, around: &mut Around<'_>) -> Result<(), Broken> {
         let is_busy = self.closing || self.run.is_some() || self.is_held();
         let answer = match self.view.clone() {
-            Some(view) => view.look(&self.context(around.setup), || is_busy),
-            None => Lookup::Miss,
+            Some(view) if request != Request::Demand => {
+                let visitor = Visitor::arriving_at(NOW);
+                view.lookup(&visitor, &self.context(around.setup), || is_busy)
+            }
+            _ => Lookup::Miss,
         };
         // A version that was generated at this instant of the model counts as older than the
         // visitor.
-        let is_new = |version: &Version<Read>| version.born == NOW;
+        let is_new = |version: &Version<Read>| version.published_at == NOW;
         let seen = self.run.as_ref().and_then(Run::version);
-        let visitor = Visitor {
-            arrived: Tick(i64::from(seen.is_some_and(is_new))),
-            leads: false,
+        let visitor = Visitor::arriving_at(Tick(i64::from(seen.is_some_and(is_new))));
+        let visitor = match request {
+            Request::Demand => Visitor {
+                min_epoch: self.known.marks.stale,
+                has_permit: true,
+                ..visitor
+            },
+            Request::Ordinary | Request::WithoutPermit => visitor,
         };
         if let Some(CacheEntry::HitForPass { until, .. }) = &self.view
             && *until > NOW
@@ -72,7 +86,7 @@ impl Process {
             .run
             .as_ref()
             .is_some_and(|run| !run.regeneration.is_over());
-        let has_reason = context.now < version.ask_again_at || self.closing || self.is_held();
+        let has_reason = context.now < version.recheck_at || self.closing || self.is_held();
         if version.freshness(&context) == Freshness::Fresh || is_under_way || has_reason {
             Ok(())
         } else {
@@ -96,7 +110,8 @@ impl Process {
             return self.serve(around);
         }
         if let Some(view) = self.view.clone()
-            && let Lookup::Hit(answer) = view.look(&self.context(around.setup), || self.is_held())
+            && let Lookup::Hit(answer) =
+                view.lookup(&visitor, &self.context(around.setup), || self.is_held())
         {
             return self.answered(&answer, None, around);
         }
@@ -129,7 +144,7 @@ impl Process {
                 }
                 (progress, _) => progress,
             };
-            let wait = match progress.wait(waiting.visitor, &context) {
+            let wait = match progress.wait(&self.seen_as(waiting.visitor, around), &context) {
                 Next::Restart(_) if around.setup.mutant == Some(Mutant::EachGeneratesAlone) => {
                     Next::Answer(Answer::Pass(Bypass::Purged))
                 }
@@ -163,20 +178,38 @@ impl Process {
         around: &mut Around<'_>,
     ) -> Result<(), Broken> {
         let context = self.context(around.setup);
-        let wait = run.progress.wait(waiting.visitor, &context);
+        let wait = run
+            .progress
+            .wait(&self.seen_as(waiting.visitor, around), &context);
         match wait {
             Next::Answer(answer) if !waiting.anew => {
                 self.answered(&answer, Some(waiting.visitor), around)
             }
             Next::Until(_) if !waiting.anew => {
                 around.seen.push("regeneration ends without an answer");
-                let answer = run.progress.clone().lost(&context);
+                let answer = run.progress.clone().answer_after_panic(&context);
                 self.answered(&answer, Some(waiting.visitor), around)
             }
             _ => {
                 around.seen.push("visitor begins anew");
-                self.join(waiting.visitor, Request::Ordinary, around)
+                let request = if waiting.visitor.min_epoch > Epoch::NONE {
+                    Request::Demand
+                } else {
+                    Request::Ordinary
+                };
+                self.join(waiting.visitor, request, around)
             }
+        }
+    }
+
+    /// Returns the visitor as the decisions see it.
+    fn seen_as(&self, visitor: Visitor, around: &Around<'_>) -> Visitor {
+        match around.setup.mutant {
+            Some(Mutant::DemandForgotten) => Visitor {
+                min_epoch: Epoch::NONE,
+                ..visitor
+            },
+            _ => visitor,
         }
     }
 
@@ -196,6 +229,15 @@ impl Process {
                 }
                 if version.age(NOW) > POLICY.interval + Duration::from_secs(2) {
                     around.seen.push("expired version is served after an error");
+                }
+                if let Some(visitor) = visitor
+                    && !visitor.leads
+                    && NOW < visitor.arrived + POLICY.first_wait
+                    && version.is_invalidated_before(visitor.min_epoch, &self.known)
+                {
+                    return Err(
+                        "S27: in time, who demands a regeneration gets content from before only as its leader",
+                    );
                 }
                 // The answer to a visitor who has waited for this version.
                 if visitor.is_some_and(|it| version.is_made_since(it.arrived)) {
@@ -257,7 +299,7 @@ impl Process {
             ..
         } = self.known.marks;
         let Text { read, as_of, .. } = Text::of(version);
-        if age >= POLICY.interval || version.undated {
+        if age >= POLICY.interval || version.age_unknown {
             return Err("S8: no version older than its interval is fresh");
         }
         if read < stale.max(purged).max(revision) {
@@ -296,7 +338,8 @@ impl Process {
             }
             for is_busy in [false, true] {
                 if let Lookup::Hit(Answer::Version(version)) =
-                    view.clone().look(&context, || is_busy)
+                    view.clone()
+                        .lookup(&Visitor::arriving_at(context.now), &context, || is_busy)
                 {
                     self.may_serve(&version, &context)?;
                 }

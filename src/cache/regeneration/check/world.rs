@@ -4,7 +4,6 @@ use std::hash::{Hash, Hasher};
 
 use crate::{
     cache::regeneration::{
-        State,
         check::{
             action::WorldAction,
             content::Marks,
@@ -12,7 +11,9 @@ use crate::{
             normal::normal,
             process::{Around, Doing, Process, Sleep},
             setup::{FAULTS, Fault, LEASE, Mutant, NOW, Setup},
+            visit::Request,
         },
+        machine::State,
     },
     search::Broken,
 };
@@ -150,7 +151,20 @@ impl World {
             }
             WorldAction::Answer(number) => {
                 let (process, mut around) = self.at(number, seen);
-                return process.answer(&mut around);
+                return process.answer(false, &mut around);
+            }
+            WorldAction::AnswerUnreadable(number) => {
+                let (process, mut around) = self.at(number, seen);
+                return process.answer(true, &mut around);
+            }
+            WorldAction::Panic(number) => {
+                let (process, mut around) = self.at(number, seen);
+                return process.panic(&mut around);
+            }
+            WorldAction::Demand(number) => {
+                self.invalidate(number);
+                let (process, mut around) = self.at(number, seen);
+                return process.ask(Request::Demand, &mut around);
             }
             WorldAction::Away(number) => {
                 let (process, mut around) = self.at(number, seen);
@@ -192,17 +206,7 @@ impl World {
                 return process.serve(&mut around);
             }
             WorldAction::Sync(number) => self.sync(number)?,
-            WorldAction::Invalidate(number) => {
-                let marks = &mut self.database.marks;
-                marks.stale = marks.next();
-                self.database.begun = 0;
-                let stale = marks.stale;
-                self.processes[number].learn(Marks {
-                    stale,
-                    latest: stale,
-                    ..Marks::default()
-                });
-            }
+            WorldAction::Invalidate(number) => self.invalidate(number),
             WorldAction::Purge(number) => {
                 let mut runs = self.processes.iter().filter_map(|it| it.run.as_ref());
                 if runs.any(|run| matches!(run.regeneration.state, State::Publishing(_))) {
@@ -245,6 +249,18 @@ impl World {
             WorldAction::Tick(unextended) => return self.tick(unextended, seen),
         }
         Ok(())
+    }
+
+    fn invalidate(&mut self, number: usize) {
+        let marks = &mut self.database.marks;
+        marks.stale = marks.next();
+        self.database.begun = 0;
+        let stale = marks.stale;
+        self.processes[number].learn(Marks {
+            stale,
+            latest: stale,
+            ..Marks::default()
+        });
     }
 
     /// A process learns all invalidations.

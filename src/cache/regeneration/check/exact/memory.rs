@@ -3,6 +3,10 @@
 use super::*;
 use crate::cache::{entry::Lookup, regeneration::check::POLICY};
 
+fn visitor() -> Visitor {
+    Visitor::arriving_at(Tick(1000 * SECOND))
+}
+
 #[test]
 fn freshness_changes_at_exact_ages() {
     let process = Process::new();
@@ -54,7 +58,7 @@ fn hit_for_pass_lasts_until_its_end_or_an_invalidation() {
         why: Bypass::Private,
         meta: Arc::new(meta(AsOf::default())),
     };
-    let look = |process: &Process| view().look(&process.context(), || false);
+    let look = |process: &Process| view().lookup(&visitor(), &process.context(), || false);
     assert!(matches!(
         look(&process),
         Lookup::Hit(Answer::Pass(Bypass::Private))
@@ -66,15 +70,19 @@ fn hit_for_pass_lasts_until_its_end_or_an_invalidation() {
     assert!(matches!(look(&process), Lookup::Miss));
     let stale = CacheEntry::Version(process.version(3 * S, Origin::Stored).into());
     assert!(matches!(
-        stale.clone().look(&process.context(), || false),
+        stale
+            .clone()
+            .lookup(&visitor(), &process.context(), || false),
         Lookup::Stale
     ));
     assert!(matches!(
-        stale.clone().look(&process.context(), || true),
+        stale
+            .clone()
+            .lookup(&visitor(), &process.context(), || true),
         Lookup::Hit(Answer::Version(_))
     ));
     assert!(matches!(
-        stale.look(&Process::purged().context(), || true),
+        stale.lookup(&visitor(), &Process::purged().context(), || true),
         Lookup::Purged
     ));
 }
@@ -84,12 +92,12 @@ fn cooldown_lasts_until_its_end_or_a_purge() {
     let mut process = Process::new();
     let view = || CacheEntry::<Read>::Cooldown {
         until: Tick(1001 * SECOND),
-        ask_again_at: Tick(1001 * SECOND),
+        recheck_at: Tick(1001 * SECOND),
         failures: 1,
         failure: None,
         meta: Arc::new(meta(AsOf::default())),
     };
-    let look = |process: &Process| view().look(&process.context(), || false);
+    let look = |process: &Process| view().lookup(&visitor(), &process.context(), || false);
     assert!(
         matches!(look(&process), Lookup::Hit(Answer::Unavailable { retry_in }) if retry_in == S)
     );
@@ -104,19 +112,21 @@ fn cooldown_that_began_without_the_store_asks_the_store_again_before_the_generat
     let until = process.now + 10 * S;
     let view = CacheEntry::<Read>::Cooldown {
         until,
-        ask_again_at: process.now + S,
+        recheck_at: process.now + S,
         failures: 1,
         failure: None,
         meta: Arc::new(meta(AsOf::default())),
     };
     process.now = process.now + S;
     assert!(matches!(
-        view.clone().look(&process.context(), || false),
+        view.clone()
+            .lookup(&visitor(), &process.context(), || false),
         Lookup::Miss
     ));
     let asking = |process: &Process| {
-        let (mut state, shown) = Regeneration::new(Some(view.clone()), &process.context());
-        process.on(&mut state, Input::Start);
+        let request = LeaderRequest::default();
+        let (mut state, shown) = Regeneration::new(Some(view.clone()), request, &process.context());
+        process.start(&mut state);
         (state, shown)
     };
     let retry_in = |shown: Option<&Progress<Read>>| match shown {
@@ -130,17 +140,17 @@ fn cooldown_that_began_without_the_store_asks_the_store_again_before_the_generat
         "no visitor waits: {shown:?}"
     );
     let step = process.on(&mut state, Input::StoreFailed);
-    assert!(matches!(step.next, Some(Action::End)), "{step:?}");
+    assert!(matches!(step.action, Some(Action::End)), "{step:?}");
     assert_eq!(retry_in(step.progress.as_ref()), Some(9 * S), "{step:?}");
     let Some(CacheEntry::Cooldown {
         until: still,
-        ask_again_at,
+        recheck_at,
         ..
     }) = step.entry
     else {
         panic!("{step:?}");
     };
-    assert_eq!((still, ask_again_at), (until, process.now + S));
+    assert_eq!((still, recheck_at), (until, process.now + S));
 
     let (mut state, _) = asking(&process);
     let version = process.version(S, Origin::Stored);
@@ -149,7 +159,7 @@ fn cooldown_that_began_without_the_store_asks_the_store_again_before_the_generat
     let (mut state, _) = asking(&process);
     let step = process.on(&mut state, found(None, LockState::default()));
     assert!(
-        matches!(step.next, Some(Action::Acquire { .. })),
+        matches!(step.action, Some(Action::Acquire { .. })),
         "{step:?}"
     );
 
@@ -159,7 +169,7 @@ fn cooldown_that_began_without_the_store_asks_the_store_again_before_the_generat
     assert_eq!(retry_in(Some(&shown)), None, "the purge ends the cooldown");
     let step = process.on(&mut state, Input::StoreFailed);
     assert!(
-        matches!(step.next, Some(Action::Generate { .. })),
+        matches!(step.action, Some(Action::Generate { .. })),
         "{step:?}"
     );
 }
@@ -172,7 +182,13 @@ fn visitor_gets_an_expired_version_only_of_this_process_and_only_from_after_the_
     for (origin, ago, expected) in [
         (Origin::Unsaved, 5 * S, true),
         (Origin::Unsaved, 4 * S, false),
-        (Origin::Published { latest: true }, 6 * S, true),
+        (
+            Origin::Published {
+                lock_untouched: true,
+            },
+            6 * S,
+            true,
+        ),
         (Origin::Stored, 6 * S, false),
     ] {
         let is_made = version(origin).is_made_since(arrived(ago));

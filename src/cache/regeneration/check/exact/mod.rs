@@ -12,17 +12,21 @@ use perennial_store::{Awaited, Epoch, Fence, LockState};
 use crate::{
     cache::{
         Failure,
-        entry::{
-            Answer, AsOf, CacheEntry, DecisionContext, Freshness, Origin, PeerLease, Revised,
-            Version,
-        },
+        entry::Visitor,
+        entry::{Answer, CacheEntry, DecisionContext, Freshness, Origin, PeerLease, Version},
+        epochs::{AsOf, Revised},
         regeneration::{
-            Action, Generated, Input, Next, Output, ProbeResult, Progress, Regeneration, Visitor,
             check::{
                 content::{ModelList, Read, Text, meta},
+                names,
                 process::context,
                 setup::SECOND,
+                table,
             },
+            machine::{
+                Action, Generated, Input, LeaderRequest, Output, ProbeResult, Regeneration, Stored,
+            },
+            waiting::{Next, Progress},
         },
     },
     clock::{Tick, YEAR},
@@ -77,15 +81,42 @@ impl Process {
         Version::new(text(0).page(), Fence(1), self.now - age, origin)
     }
 
-    fn on(&self, state: &mut Regeneration<Read>, event: Input<Read>) -> Output<Read> {
-        state.on(&self.context(), event)
+    fn on(&self, state: &mut Regeneration<Read>, input: Input<Read>) -> Output<Read> {
+        let before = (names::state(&state.state), names::input(&input));
+        let output = state.on(&self.context(), input);
+        table::note(before, &state.state, output.action.as_ref());
+        output
+    }
+
+    /// Starts a regeneration, which gets a permit.
+    fn start(&self, state: &mut Regeneration<Read>) -> Output<Read> {
+        let output = self.on(state, Input::Start);
+        assert!(matches!(output.action, Some(Action::TakePermit)));
+        self.on(state, Input::Permit { granted: true })
+    }
+
+    /// Lets the pause of a wait for a peer end. A visitor waits; the sync tells whether the lease is held.
+    fn after_pause(&self, state: &mut Regeneration<Read>, held: bool) -> Output<Read> {
+        let output = self.on(state, Input::TimerFired);
+        assert!(matches!(output.action, Some(Action::AwaitVisitor)));
+        let output = self.on(state, Input::VisitorWaits);
+        assert!(matches!(
+            output.action,
+            Some(Action::AskForPeerLease { .. })
+        ));
+        let output = self.on(state, Input::PeerLease { held });
+        match output.action {
+            Some(Action::TakePermit) => self.on(state, Input::Permit { granted: true }),
+            _ => output,
+        }
     }
 
     /// Returns a regeneration with a permit, and its first step.
     fn begun(&self, newest: Option<Version<Read>>) -> (Regeneration<Read>, Output<Read>) {
         let view = newest.map(|version| CacheEntry::Version(version.into()));
-        let (mut state, _) = Regeneration::new(view, &self.context());
-        let step = self.on(&mut state, Input::Start);
+        let request = LeaderRequest::default();
+        let (mut state, _) = Regeneration::new(view, request, &self.context());
+        let step = self.start(&mut state);
         (state, step)
     }
 
@@ -95,7 +126,7 @@ impl Process {
         self.on(&mut state, found(None, LockState::default()));
         let step = self.on(&mut state, Input::Acquired(Some(Fence(2))));
         assert!(
-            matches!(step.next, Some(Action::Generate { .. })),
+            matches!(step.action, Some(Action::Generate { .. })),
             "{step:?}"
         );
         state
@@ -111,7 +142,7 @@ impl Process {
         let content = Input::Generated(Generated::Content(other.page()));
         let step = self.on(&mut state, content);
         assert!(
-            matches!(step.next, Some(Action::Publish { .. })),
+            matches!(step.action, Some(Action::Publish { .. })),
             "{step:?}"
         );
         state
@@ -120,7 +151,7 @@ impl Process {
 
 fn found(version: Option<Version<Read>>, lock: LockState) -> Input<Read> {
     Input::Probed(ProbeResult {
-        version,
+        stored: version.map_or(Stored::NoNewer, Stored::Version),
         lock,
         epoch: Epoch::NONE,
     })
@@ -136,7 +167,9 @@ fn held(remaining: Duration) -> LockState {
 }
 
 fn outcome(step: &Output<Read>) -> Option<Outcome> {
-    step.ended.as_ref().map(|ended| ended.outcome)
+    step.conclusion
+        .as_ref()
+        .map(|conclusion| conclusion.outcome)
 }
 
 fn done(step: &Output<Read>) -> &Answer<Read> {
@@ -144,4 +177,54 @@ fn done(step: &Output<Read>) -> &Answer<Read> {
         Some(Progress::Done(answer)) => answer,
         progress => panic!("{progress:?}"),
     }
+}
+
+/// Makes the transitions that are far from the beginning, or whose moment the check leaves out.
+pub(super) fn make_rare_transitions() {
+    let process = Process::new();
+    let closing = |state: &mut Regeneration<Read>, input| {
+        let context = DecisionContext {
+            is_shutting_down: true,
+            ..process.context()
+        };
+        let before = (names::state(&state.state), names::input(&input));
+        let output = state.on(&context, input);
+        table::note(before, &state.state, output.action.as_ref());
+        assert!(matches!(
+            output.progress,
+            Some(Progress::Done(Answer::Pass(Bypass::ShuttingDown)))
+        ));
+    };
+    let waiting = || {
+        let (mut state, _) = process.begun(None);
+        process.on(&mut state, found(None, held(9 * S)));
+        process.on(&mut state, Input::TimerFired);
+        state
+    };
+    let mut state = waiting();
+    process.on(&mut state, Input::VisitorWaits);
+    closing(&mut state, Input::PeerLease { held: true });
+    closing(&mut waiting(), Input::VisitorWaits);
+
+    let mut state = waiting();
+    process.on(&mut state, Input::VisitorWaits);
+    process.on(&mut state, Input::PeerLease { held: false });
+    process.on(&mut state, Input::Permit { granted: true });
+    process.on(&mut state, Input::StoreFailed);
+
+    let (mut state, _) = process.begun(None);
+    process.on(&mut state, Input::StoreFailed);
+    process.on(&mut state, Input::TimerFired);
+
+    let mut state = process.publishing(None);
+    process.on(&mut state, Input::Published { accepted: false });
+    process.on(&mut state, Input::StoreFailed);
+
+    let mut state = process.publishing(None);
+    process.on(&mut state, Input::StoreFailed);
+    let later = Process {
+        now: process.now + 9 * S,
+        ..process
+    };
+    later.on(&mut state, Input::StoreFailed);
 }

@@ -12,17 +12,17 @@ fn failing_store_does_not_end_the_wait_for_another_process_before_its_lease_ends
         matches!(step.progress, Some(Progress::HeldByPeer)),
         "{step:?}"
     );
-    assert_eq!(state.held_until(), process.now + S);
+    assert_eq!(state.peer_lease_until(), process.now + S);
     let began = process.now;
     loop {
-        process.now = state.due(&process.context()).expect("pauses");
-        process.on(&mut state, Input::TimerFired);
+        process.now = state.timer(&process.context()).expect("pauses");
+        process.after_pause(&mut state, false);
         let step = process.on(&mut state, Input::StoreFailed);
         if process.now < began + S {
-            assert!(matches!(step.next, Some(Action::Wait)), "{step:?}");
+            assert!(matches!(step.action, Some(Action::Sleep)), "{step:?}");
         } else {
             assert!(
-                matches!(step.next, Some(Action::Generate { .. })),
+                matches!(step.action, Some(Action::Generate { .. })),
                 "{step:?}"
             );
             break;
@@ -34,7 +34,7 @@ fn failing_store_does_not_end_the_wait_for_another_process_before_its_lease_ends
 fn lease_lasts_until_it_is_released_or_its_holder_has_published() {
     let process = Process::new();
     let mut held = PeerLease {
-        known: Fence(7),
+        stored_fence: Fence(7),
         until: process.now,
     };
     for (fence, remaining, lasts) in [
@@ -47,7 +47,7 @@ fn lease_lasts_until_it_is_released_or_its_holder_has_published() {
             fence: Fence(fence),
             remaining,
         };
-        held.told(page, process.now);
+        held.on_sync(page, process.now);
         let until = process.now + remaining * u32::from(lasts);
         assert_eq!(held.until, until, "{page:?}");
     }
@@ -61,27 +61,20 @@ fn flight_asks_for_the_version_only_when_the_lease_is_over() {
     let stored = process.version(S, Origin::Stored);
     let (mut state, _) = purged.begun(None);
     let step = purged.on(&mut state, found(Some(stored), held(9 * S)));
-    assert!(matches!(step.next, Some(Action::Wait)), "{step:?}");
+    assert!(matches!(step.action, Some(Action::Sleep)), "{step:?}");
     let until = purged.now + S;
     assert_eq!(
         step.peer_lease,
         Some(PeerLease {
-            known: Fence(1),
+            stored_fence: Fence(1),
             until
         })
     );
-    let due = |state: &mut Regeneration<Read>, held| {
-        let context = DecisionContext {
-            held,
-            ..purged.context()
-        };
-        state.on(&context, Input::TimerFired)
-    };
-    let step = due(&mut state, true);
-    assert!(matches!(step.next, Some(Action::Wait)), "{step:?}");
-    let step = due(&mut state, false);
+    let step = purged.after_pause(&mut state, true);
+    assert!(matches!(step.action, Some(Action::Sleep)), "{step:?}");
+    let step = purged.after_pause(&mut state, false);
     assert!(
-        matches!(step.next, Some(Action::Probe { known: Fence(1) })),
+        matches!(step.action, Some(Action::Probe { known: Fence(1) })),
         "{step:?}"
     );
 }
@@ -100,7 +93,7 @@ fn lock_that_seems_to_last_for_years_is_asked_for_again_after_the_cooldown() {
         let (mut state, _) = process.begun(Some(stale.clone()));
         let step = process.on(&mut state, found(None, years(owned)));
         let again = match (&step.entry, step.peer_lease) {
-            (Some(CacheEntry::Version(version)), None) => version.ask_again_at,
+            (Some(CacheEntry::Version(version)), None) => version.recheck_at,
             (_, Some(held)) => held.until,
             _ => panic!("{step:?}"),
         };
@@ -121,10 +114,10 @@ fn lock_that_seems_to_last_for_years_is_asked_for_again_after_the_cooldown() {
     let (mut state, _) = process.begun(None);
     process.on(&mut state, found(None, years(true)));
     process.now = process.now + S;
-    process.on(&mut state, Input::TimerFired);
+    process.after_pause(&mut state, false);
     let step = process.on(&mut state, Input::StoreFailed);
     assert!(
-        matches!(step.next, Some(Action::Generate { .. })),
+        matches!(step.action, Some(Action::Generate { .. })),
         "{step:?}"
     );
 }
@@ -142,13 +135,13 @@ fn older_stored_version_does_not_replace_a_newer_unsaved_one() {
         let (mut state, _) = process.begun(Some(unsaved.clone()));
         process.on(&mut state, found(Some(stored), LockState::default()));
         let newest = state.newest().expect("has a version");
-        (newest.born, newest.origin)
+        (newest.published_at, newest.origin)
     };
-    let own = (unsaved.born, Origin::Unsaved);
+    let own = (unsaved.published_at, Origin::Unsaved);
     for (age, expected) in [
         (3 * S, own),
         (3 * S / 2 + Duration::from_micros(1), own),
-        (3 * S / 2, (unsaved.born, Origin::Stored)),
+        (3 * S / 2, (unsaved.published_at, Origin::Stored)),
         (S, (process.now - S, Origin::Stored)),
     ] {
         assert_eq!(newest(&process, stored(age, 0)), expected, "{age:?}");
@@ -173,13 +166,13 @@ fn older_stored_version_does_not_replace_a_newer_unsaved_one() {
 fn timeout_is_a_failure_with_its_own_outcome() {
     let mut process = Process::new();
     let mut state = process.generating(None);
-    let due = state.due(&process.context()).expect("has a timeout");
+    let due = state.timer(&process.context()).expect("has a timeout");
     assert_eq!(due, process.now + 2 * S);
     process.now = due;
     let step = process.on(&mut state, Input::TimerFired);
     assert_eq!(outcome(&step), Some(Outcome::TimedOut));
     assert!(
-        matches!(step.next, Some(Action::Release { cooldown, removes: false }) if cooldown == S)
+        matches!(step.action, Some(Action::Release { cooldown, removes: false }) if cooldown == S)
     );
 }
 
@@ -187,29 +180,29 @@ fn timeout_is_a_failure_with_its_own_outcome() {
 fn new_version_is_served_unsaved_when_the_patience_ends_and_its_publish_is_repeated() {
     let mut process = Process::new();
     let mut state = process.publishing(None);
-    let born = process.now;
-    assert_eq!(state.due(&process.context()), Some(born + S / 2));
-    process.now = born + S / 2;
+    let published_at = process.now;
+    assert_eq!(state.timer(&process.context()), Some(published_at + S / 2));
+    process.now = published_at + S / 2;
     let step = process.on(&mut state, Input::TimerFired);
     assert!(matches!(done(&step), Answer::Version(version) if version.is_unsaved()));
-    assert!(step.next.is_none(), "the publish still runs");
+    assert!(step.action.is_none(), "the publish still runs");
     let mut pauses = Vec::new();
     loop {
         let step = process.on(&mut state, Input::StoreFailed);
-        if !matches!(step.next, Some(Action::Wait)) {
+        if !matches!(step.action, Some(Action::Sleep)) {
             assert!(
-                matches!(step.next, Some(Action::Release { .. })),
+                matches!(step.action, Some(Action::Release { .. })),
                 "{step:?}"
             );
             assert_eq!(outcome(&step), Some(Outcome::Unsaved));
             break;
         }
-        let due = state.due(&process.context()).expect("pauses");
+        let due = state.timer(&process.context()).expect("pauses");
         pauses.push((due - process.now).as_millis());
         process.now = due;
         let step = process.on(&mut state, Input::TimerFired);
         assert!(
-            matches!(step.next, Some(Action::Publish { .. })),
+            matches!(step.action, Some(Action::Publish { .. })),
             "{step:?}"
         );
     }
@@ -232,7 +225,7 @@ fn response_that_is_not_stored_bypasses_for_the_interval_or_the_cooldown() {
             "{step:?}"
         );
         assert!(matches!(
-            step.next,
+            step.action,
             Some(Action::Release { removes: true, .. })
         ));
     }
@@ -245,16 +238,16 @@ fn response_that_is_not_stored_bypasses_for_the_interval_or_the_cooldown() {
         })
     ));
     assert!(
-        matches!(step.next, Some(Action::Release { cooldown, removes: false }) if cooldown.is_zero())
+        matches!(step.action, Some(Action::Release { cooldown, removes: false }) if cooldown.is_zero())
     );
     let stale = process.version(3 * S, Origin::Stored);
     let step = end(Some(stale), not_stored(Bypass::TooLarge));
     assert!(
-        matches!(&step.entry, Some(CacheEntry::Version(version)) if version.ask_again_at == process.now + S)
+        matches!(&step.entry, Some(CacheEntry::Version(version)) if version.recheck_at == process.now + S)
     );
     assert!(matches!(done(&step), Answer::Version(_)));
     assert!(
-        matches!(step.next, Some(Action::Release { cooldown, removes: false }) if cooldown == S)
+        matches!(step.action, Some(Action::Release { cooldown, removes: false }) if cooldown == S)
     );
 }
 
@@ -263,8 +256,8 @@ fn published_version_replaces_an_older_one_unless_that_was_purged() {
     let replaces = |process: &Process, newest| {
         let mut state = process.generating(newest);
         let content = Input::Generated(Generated::Content(text(1).page()));
-        match process.on(&mut state, content).next {
-            Some(Action::Publish { version, .. }) => version.replaces,
+        match process.on(&mut state, content).action {
+            Some(Action::Publish { version, .. }) => version.replaced_servable,
             command => panic!("{command:?}"),
         }
     };
@@ -279,15 +272,15 @@ fn published_version_replaces_an_older_one_unless_that_was_purged() {
 fn expired_version_is_not_given_to_the_leader_that_the_other_process_has_overtaken() {
     let process = Process::new();
     let mut state = process.publishing(None);
-    process.on(&mut state, Input::Published(false));
+    process.on(&mut state, Input::Published { accepted: false });
     let stored = process.version(5 * S, Origin::Stored);
     let step = process.on(&mut state, found(Some(stored), LockState::default()));
     assert!(
-        matches!(done(&step), Answer::Version(version) if version.is_unsaved() && version.born == process.now),
+        matches!(done(&step), Answer::Version(version) if version.is_unsaved() && version.published_at == process.now),
         "{step:?}"
     );
     assert_eq!(state.newest().map(|newest| newest.fence), Some(Fence(1)));
-    assert!(matches!(step.next, Some(Action::Release { .. })));
+    assert!(matches!(step.action, Some(Action::Release { .. })));
 }
 
 #[test]
@@ -298,5 +291,145 @@ fn pauses_double_up_to_the_longest() {
     assert_eq!(
         pauses(PUBLISH_PAUSES),
         [100, 200, 400, 800, 1000, 1000, 1000]
+    );
+}
+
+#[test]
+fn stored_value_that_cannot_be_decoded_is_generated_anew_and_its_fence_is_known() {
+    let process = Process::new();
+    let unreadable = |lock| {
+        Input::Probed(ProbeResult {
+            stored: Stored::Unreadable(Fence(7)),
+            lock,
+            epoch: Epoch::NONE,
+        })
+    };
+    let (mut state, _) = process.begun(None);
+    let step = process.on(&mut state, unreadable(held(9 * S)));
+    assert!(matches!(step.action, Some(Action::Sleep)), "{step:?}");
+    // Otherwise each sync would take the unreadable version for the end of the lease.
+    let lease = step.peer_lease.expect("is held");
+    assert_eq!(lease.stored_fence, Fence(7));
+    let (mut state, _) = process.begun(None);
+    let step = process.on(&mut state, unreadable(LockState::default()));
+    assert!(
+        matches!(step.action, Some(Action::Acquire { .. })),
+        "{step:?}"
+    );
+}
+
+#[test]
+fn row_is_kept_for_as_long_as_a_visitor_may_have_invented_it_or_not() {
+    use http::{HeaderMap, StatusCode};
+
+    use crate::{
+        cache::{
+            Meta, Metadata,
+            entry::Page,
+            regeneration::machine::{Keeping, LeaderRequest},
+        },
+        timing::BRIEF_RETENTION,
+    };
+
+    let process = Process::new();
+    let retention = process.context().retention;
+    let keeping = |is_kept_briefly, status| {
+        let request = LeaderRequest {
+            is_kept_briefly,
+            ..LeaderRequest::default()
+        };
+        let (mut state, _) = Regeneration::new(None, request, &process.context());
+        process.start(&mut state);
+        process.on(&mut state, found(None, LockState::default()));
+        process.on(&mut state, Input::Acquired(Some(Fence(2))));
+        let meta = Meta::new("key", Metadata::default());
+        let page = Page {
+            meta: meta.of_response(status, &HeaderMap::new()),
+            body: Epoch(1),
+        };
+        let content = Input::Generated(Generated::Content(Arc::new(page)));
+        match process.on(&mut state, content).action {
+            Some(Action::Publish { keeping, .. }) => keeping,
+            action => panic!("{action:?}"),
+        }
+    };
+    let interval = 2 * S;
+    for (is_kept_briefly, status, retention, is_lasting) in [
+        (false, StatusCode::OK, interval + retention, true),
+        (
+            false,
+            StatusCode::NOT_FOUND,
+            interval + retention.min(BRIEF_RETENTION),
+            false,
+        ),
+        (true, StatusCode::OK, BRIEF_RETENTION, false),
+        (true, StatusCode::NOT_FOUND, BRIEF_RETENTION, false),
+    ] {
+        let expected = Keeping {
+            interval,
+            retention,
+            is_lasting,
+        };
+        assert_eq!(keeping(is_kept_briefly, status), expected, "{status}");
+    }
+}
+
+#[test]
+fn panic_of_the_application_ends_with_a_cooldown_and_a_release() {
+    let process = Process::new();
+    let stale = process.version(3 * S, Origin::Stored);
+    for newest in [None, Some(stale)] {
+        let mut state = process.publishing(newest.clone());
+        let step = process.on(&mut state, Input::Panicked);
+        assert!(
+            matches!(step.action, Some(Action::Release { cooldown, removes: false }) if cooldown == S),
+            "{step:?}"
+        );
+        match (newest, step.entry) {
+            (None, Some(CacheEntry::Cooldown { until, .. })) => assert_eq!(until, process.now + S),
+            (Some(_), Some(CacheEntry::Version(version))) => {
+                assert_eq!(version.recheck_at, process.now + S);
+            }
+            (_, entry) => panic!("{entry:?}"),
+        }
+        assert!(state.is_over());
+        let step = process.on(&mut state, Input::Released);
+        assert!(matches!(step.action, Some(Action::End)), "{step:?}");
+        let step = process.on(&mut state, Input::Panicked);
+        assert!(step.action.is_none() && step.entry.is_none(), "{step:?}");
+    }
+}
+
+#[test]
+fn actions_that_wait_or_publish_need_no_permit() {
+    let process = Process::new();
+    let (mut state, _) = process.begun(None);
+    assert!(state.has_permit);
+    process.on(&mut state, found(None, held(9 * S)));
+    assert!(!state.has_permit, "it waits for the peer");
+    process.after_pause(&mut state, false);
+    assert!(state.has_permit);
+    let mut state = process.generating(None);
+    assert!(state.has_permit);
+    let content = Input::Generated(Generated::Content(text(1).page()));
+    process.on(&mut state, content);
+    assert!(!state.has_permit, "it publishes");
+}
+
+#[test]
+fn regeneration_that_nobody_waits_for_ends_without_a_statement() {
+    let mut process = Process::new();
+    let (mut state, _) = process.begun(None);
+    process.on(&mut state, found(None, held(9 * S)));
+    let began = process.now;
+    process.now = state.timer(&process.context()).expect("pauses");
+    process.on(&mut state, Input::TimerFired);
+    let ended = process.on(&mut state.clone(), Input::NobodyWaits);
+    assert!(matches!(ended.action, Some(Action::End)), "{ended:?}");
+    let step = process.on(&mut state, Input::VisitorWaits);
+    let middle = began + (process.now - began) / 2;
+    assert!(
+        matches!(step.action, Some(Action::AskForPeerLease { since }) if since == middle),
+        "{step:?}"
     );
 }

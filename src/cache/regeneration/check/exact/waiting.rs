@@ -5,10 +5,10 @@ use super::*;
 /// Returns the wait of a visitor with this time since the arrival.
 fn wait(process: &Process, progress: &Progress<Read>, leads: bool, ago: Duration) -> Next<Read> {
     let visitor = Visitor {
-        arrived: process.now - ago,
         leads,
+        ..Visitor::arriving_at(process.now - ago)
     };
-    progress.wait(visitor, &process.context())
+    progress.wait(&visitor, &process.context())
 }
 
 #[test]
@@ -54,10 +54,18 @@ fn waits_end_at_the_limits_of_the_policy() {
             "{ended:?}"
         );
     }
-    let context = process.context();
-    assert!(
-        stale(3 * S, true).has_servable(&context) && !stale(5 * S, true).has_servable(&context)
-    );
+    // With a placeholder, the leader waits for the store alone, but for a version that may be served.
+    let with_placeholder = |progress: &Progress<Read>| {
+        let visitor = Visitor {
+            leads: true,
+            has_placeholder: true,
+            ..Visitor::arriving_at(process.now)
+        };
+        until(progress.wait(&visitor, &process.context()))
+    };
+    assert_eq!(with_placeholder(&stale(3 * S, true)), Some(S));
+    assert_eq!(with_placeholder(&stale(5 * S, true)), Some(3 * S));
+    assert_eq!(with_placeholder(&Progress::GeneratingFirst), Some(3 * S));
     let expired = |leads| until(wait(&process, &stale(5 * S, true), leads, Duration::ZERO));
     assert_eq!((expired(true), expired(false)), (None, Some(3 * S)));
 }
@@ -93,7 +101,9 @@ fn purge_during_a_wait_ends_it_for_the_leader_alone() {
 fn expired_answer_is_for_the_visitors_who_waited_for_it() {
     let process = Process::new();
     let done = |origin| Progress::Done(Answer::Version(process.version(5 * S, origin).into()));
-    let own = Origin::Published { latest: true };
+    let own = Origin::Published {
+        lock_untouched: true,
+    };
     let is_version = |wait| matches!(wait, Next::Answer(Answer::Version(_)));
     assert!(is_version(wait(
         &process,
@@ -119,16 +129,58 @@ fn visitors_get_a_servable_version_after_a_panic_of_the_regeneration() {
             version: Arc::new(process.version(age, Origin::Stored)),
             generating: false,
         };
-        progress.lost(&process.context())
+        progress.answer_after_panic(&process.context())
     };
     assert!(matches!(lost(3 * S), Answer::Version(_)));
     let unavailable =
         |answer: &_| matches!(answer, Answer::Unavailable { retry_in } if *retry_in == S);
     assert!(unavailable(&lost(5 * S)));
     assert!(unavailable(
-        &Progress::GeneratingFirst.lost(&process.context())
+        &Progress::GeneratingFirst.answer_after_panic(&process.context())
     ));
     let known = Progress::<Read>::Done(Answer::Pass(Bypass::TooLarge));
-    let answer = known.lost(&process.context());
+    let answer = known.answer_after_panic(&process.context());
     assert!(matches!(answer, Answer::Pass(Bypass::TooLarge)));
+}
+
+/// A generator that began before a change does not answer the author of the change, or who demands a
+/// regeneration.
+#[test]
+fn version_from_before_an_epoch_is_given_to_nobody_who_has_to_see_that_epoch() {
+    let mut process = Process::new();
+    process.list.marks.stale = Epoch(1);
+    process.list.marks.latest = Epoch(1);
+    let origin = Origin::Published {
+        lock_untouched: true,
+    };
+    let version = |epoch| Version {
+        page: text(epoch).page(),
+        ..process.version(Duration::ZERO, origin)
+    };
+    let wait = |epoch, leads, ago: Duration| {
+        let visitor = Visitor {
+            leads,
+            min_epoch: Epoch(1),
+            ..Visitor::arriving_at(process.now - ago)
+        };
+        let done = Progress::Done(Answer::Version(version(epoch).into()));
+        done.wait(&visitor, &process.context())
+    };
+    let older = wait(0, false, S);
+    assert!(matches!(older, Next::Restart(_)), "{older:?}");
+    let late = wait(0, false, 3 * S);
+    assert!(
+        matches!(late, Next::Answer(Answer::Version(_))),
+        "what other visitors get: {late:?}"
+    );
+    let newer = wait(1, false, S);
+    assert!(
+        matches!(newer, Next::Answer(Answer::Version(_))),
+        "{newer:?}"
+    );
+    let leader = wait(0, true, S);
+    assert!(
+        matches!(leader, Next::Answer(Answer::Version(_))),
+        "the decision of its own regeneration: {leader:?}"
+    );
 }

@@ -1,7 +1,8 @@
+//! A failed regeneration, as visitors, the log and explanations get it.
+
 use std::{
     error::Error as StdError,
     panic::{AssertUnwindSafe, catch_unwind},
-    pin::Pin,
     sync::Arc,
     time::Duration,
 };
@@ -10,32 +11,10 @@ use bytes::Bytes;
 use http::{Response, header};
 use perennial_store::error::with_causes;
 
-use crate::{
-    cache::{Generated, Page},
-    http::fields::seconds,
-};
+use crate::http::fields::seconds;
 
 /// The most bytes of an error that explanations show.
 const LONGEST_ERROR: usize = 1000;
-
-/// A run of the generator.
-pub(crate) type Generator = Pin<Box<dyn Future<Output = Generated> + Send>>;
-
-/// The generator that a request brings.
-#[derive(Default)]
-pub(crate) struct Generate {
-    /// `None`: it runs.
-    pub(crate) run: Option<Generator>,
-    /// The name of the layer, for events.
-    pub(crate) layer: Arc<str>,
-    /// The application has requested the regeneration.
-    pub(crate) is_requested: bool,
-    /// Returns false for a stored version that counts as missing, as the caller cannot read it.
-    pub(crate) readable: Option<fn(&Page) -> bool>,
-    /// The row is retained for [`BRIEF_RETENTION`](crate::timing::BRIEF_RETENTION), and not for the
-    /// interval and the site's retention.
-    pub(crate) kept_briefly: bool,
-}
 
 /// The error of an application's generator. The end of the last reference runs the application's code,
 /// whose panic is caught: a visitor may have that reference.

@@ -1,0 +1,187 @@
+//! The site's commands: invalidate and purge. Each is stored for all processes first, and then carried out
+//! in this one.
+
+use std::sync::Arc;
+
+use perennial_store::{Epoch, Error, Invalidate, MOST_NAMES, Purge, error::with_causes};
+use tokio::sync::oneshot;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+use tracing::Instrument;
+
+use crate::{
+    cache::{
+        environment::Environment,
+        invalidation::{InvalidationList, Target, UNKNOWN, wrote},
+        listing::{Listing, entries::EntryFilter},
+        memory::Memory,
+    },
+    event::Event,
+    timing::{
+        Backoff, INVALIDATE_PAUSES, INVALIDATE_RETRY, INVALIDATE_RETRY_AT_SHUTDOWN, INVALIDATE_WAIT,
+    },
+};
+
+/// The number of entries that one step of a purge removes.
+const PURGED_AT_ONCE: usize = 1000;
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Commands {
+    environment: Environment,
+    memory: Arc<Memory>,
+    listing: Listing,
+}
+
+impl Commands {
+    pub(crate) fn new(environment: Environment, memory: Arc<Memory>, listing: Listing) -> Self {
+        Self {
+            environment,
+            memory,
+            listing,
+        }
+    }
+
+    /// Stores an invalidation for all processes, and returns its epoch.
+    pub(crate) async fn invalidate(&self, target: Target<'_>) -> Result<Epoch, Error> {
+        self.store_names(&[target.name()?]).await
+    }
+
+    /// Stores the invalidations of these names. Logs at DEBUG if one of them applies to nothing in this
+    /// process's memory, as the name may be misspelt.
+    async fn store_names(&self, names: &[String]) -> Result<Epoch, Error> {
+        let epoch = self.store_unreported(names).await?;
+        for name in names {
+            let event = Event::Invalidated {
+                name: name.as_str().into(),
+                epoch,
+            };
+            self.environment.observer.emit(event);
+            // The check reads all of memory, and only a reader of the log needs the check.
+            if tracing::enabled!(tracing::Level::DEBUG) && !self.is_in_memory(name) {
+                tracing::debug!(
+                    name,
+                    "the invalidation applies to nothing in this process's memory; the database and other processes may have such pages"
+                );
+            }
+        }
+        Ok(epoch)
+    }
+
+    /// Returns true if the invalidation of this name applies to any entry in memory.
+    fn is_in_memory(&self, name: &str) -> bool {
+        let alone = InvalidationList::new(None);
+        alone.add(name, Epoch::MAX);
+        self.memory.any(|meta| alone.applies_to(meta))
+    }
+
+    async fn store_unreported(&self, names: &[String]) -> Result<Epoch, Error> {
+        let Environment { store, list, .. } = &self.environment;
+        let epoch = store.call(Invalidate::new(names.to_vec())).await?;
+        let numbered: Vec<_> = names.iter().map(|name| (name.clone(), epoch)).collect();
+        list.add_all(&numbered);
+        wrote(epoch);
+        Ok(epoch)
+    }
+
+    /// Invalidates these [names](Target::name). After a failure it tries again for a minute, and for ten
+    /// seconds at most while the process shuts down. Returns the epoch; [`UNKNOWN`] if the first try
+    /// fails, or takes longer than 5 s.
+    ///
+    /// `token`: a shutdown waits for it. Cancel safe: the attempts continue.
+    pub(crate) async fn invalidate_names(
+        &self,
+        names: Vec<String>,
+        token: TaskTrackerToken,
+    ) -> Epoch {
+        let commands = self.clone();
+        let (first_try, tried) = oneshot::channel();
+        let run = async move {
+            let _token = token;
+            let (mut first_try, mut latest) = (Some(first_try), Epoch::NONE);
+            for names in names.chunks(MOST_NAMES) {
+                match commands.invalidate_soon(names, &mut first_try).await {
+                    Ok(epoch) => latest = epoch.max(latest),
+                    Err(error) => tracing::error!(
+                        ?names,
+                        error = with_causes(&error),
+                        "an invalidation could not be stored: pages with the changed data stay fresh until their interval ends"
+                    ),
+                }
+            }
+            if let Some(first_try) = first_try {
+                // The caller may have left.
+                let _ = first_try.send(latest);
+            }
+        };
+        tokio::spawn(run.in_current_span());
+        let tried = tokio::time::timeout(INVALIDATE_WAIT, tried).await;
+        tried.ok().and_then(Result::ok).unwrap_or(UNKNOWN)
+    }
+
+    /// Invalidates names together. The first failure drops `first_try`.
+    async fn invalidate_soon(
+        &self,
+        names: &[String],
+        first_try: &mut Option<oneshot::Sender<Epoch>>,
+    ) -> Result<Epoch, Error> {
+        let mut backoff = Backoff::new(INVALIDATE_PAUSES).limit(INVALIDATE_RETRY);
+        let mut closing_since = None;
+        loop {
+            let error = match self.store_names(names).await {
+                Ok(epoch) => return Ok(epoch),
+                Err(error) => error,
+            };
+            *first_try = None;
+            let now = self.environment.now();
+            let ends = self.environment.is_shutting_down()
+                && now - *closing_since.get_or_insert(now) >= INVALIDATE_RETRY_AT_SHUTDOWN;
+            if ends || !backoff.pause().await {
+                return Err(error);
+            }
+        }
+    }
+
+    /// Removes a resource and its variants for good, with any version that is being generated.
+    pub(crate) async fn purge(&self, key: &str) -> Result<(), Error> {
+        let target = Target::Purged(key);
+        self.invalidate(target).await?;
+        self.remove(key).await?;
+        self.purge_again(target).await
+    }
+
+    /// Removes the resources of a prefix or a tag for good, with any version that is being
+    /// generated: first from what processes serve, then row by row.
+    pub(crate) async fn purge_all(
+        &self,
+        target: Target<'_>,
+        filter: EntryFilter,
+    ) -> Result<(), Error> {
+        self.invalidate(target).await?;
+        let mut filter = filter.limit(PURGED_AT_ONCE);
+        loop {
+            let page = self.listing.entries(&filter).await?;
+            for entry in page.entries {
+                self.remove(&entry.key).await?;
+            }
+            match page.next {
+                Some(next) => filter = filter.start_at(&next),
+                None => break,
+            }
+        }
+        self.purge_again(target).await
+    }
+
+    async fn remove(&self, key: &str) -> Result<(), Error> {
+        self.memory.remove(key);
+        self.environment.store.call(Purge::new(key)).await?;
+        let purged = Event::Purged { key: key.into() };
+        self.environment.observer.emit(purged);
+        Ok(())
+    }
+
+    /// Stores the purge once more: since the first time a regeneration may have read a cooldown that the
+    /// purge ended only afterwards, and memory would keep that cooldown as if it were later.
+    async fn purge_again(&self, target: Target<'_>) -> Result<(), Error> {
+        self.store_unreported(&[target.name()?]).await.map(drop)
+    }
+}

@@ -1,0 +1,97 @@
+//! Makes the content codings of pages in memory, one page at a time: the other cores belong to the visitors.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, Response};
+use tokio::{runtime::Handle, sync::Semaphore, task};
+
+use crate::{
+    cache::{
+        Page,
+        content::{Representation, codings::Codings},
+        environment::Environment,
+        memory::Memory,
+    },
+    http::compression::{self, Coding},
+};
+
+pub(crate) struct Compressor {
+    environment: Environment,
+    memory: Arc<Memory>,
+    turn: Arc<Semaphore>,
+}
+
+impl Compressor {
+    pub(crate) fn new(environment: Environment, memory: Arc<Memory>) -> Self {
+        Self {
+            environment,
+            memory,
+            turn: Arc::new(Semaphore::new(1)),
+        }
+    }
+
+    /// Returns the best representation for a request. Until the codings of a version are made, all
+    /// visitors get the plain content.
+    pub(crate) fn represent<'a>(&self, page: &'a Page, request: &HeaderMap) -> &'a Representation {
+        let plain = &page.body.plain;
+        let Some(codings) = &page.body.codings else {
+            return plain;
+        };
+        let Some(best) = compression::best(request) else {
+            return plain;
+        };
+        match codings.get(best) {
+            Some(coded) => coded.unwrap_or(plain),
+            None => {
+                self.compress(page);
+                plain
+            }
+        }
+    }
+
+    /// Starts the compression of a page if no other compression is running. Otherwise a later
+    /// request starts it, so that no queue of pages forms.
+    pub(crate) fn compress(&self, page: &Page) {
+        let (Some(codings), Ok(runtime)) = (&page.body.codings, Handle::try_current()) else {
+            return;
+        };
+        if codings.are_made() || self.environment.is_shutting_down() {
+            return;
+        }
+        let Ok(turn) = Arc::clone(&self.turn).try_acquire_owned() else {
+            return;
+        };
+        let (memory, codings) = (Arc::clone(&self.memory), Arc::clone(codings));
+        let (key, content) = (page.meta.key().to_owned(), page.response().clone());
+        runtime.spawn(async move {
+            compress_now(&memory, &key, content, &codings).await;
+            drop(turn);
+        });
+    }
+}
+
+async fn compress_now(
+    memory: &Memory,
+    key: &str,
+    content: Response<Bytes>,
+    codings: &Arc<Codings>,
+) {
+    let is_for = |cached: &Page| {
+        let cached = cached.body.codings.as_ref();
+        cached.is_some_and(|cached| Arc::ptr_eq(cached, codings))
+    };
+    let plain = content.body().len();
+    let made = task::spawn_blocking(move || Coding::ALL.map(|coding| coding.encoded(&content)));
+    // An encoder that panics would panic again.
+    let made = made.await.unwrap_or_default();
+    let [br, gzip] = made
+        .each_ref()
+        .map(|it| it.as_ref().map(|it| it.body().len()));
+    tracing::debug!(target: "perennial::compression", key, plain, br, gzip, "compressed");
+    memory.change(key, |cached| {
+        if is_for(cached) {
+            codings.put(made, cached.meta.stored.modified);
+        }
+    });
+}

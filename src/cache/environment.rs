@@ -1,0 +1,86 @@
+//! What the components of a site's cache share, and only read: the services below them, the clock, the
+//! invalidation list and the settings.
+
+use std::{sync::Arc, time::Duration};
+
+use perennial_store::{Locks, Store};
+
+use crate::{
+    cache::{entry::DecisionContext, invalidation::InvalidationList},
+    clock::{Clock, Tick},
+    event::Observer,
+    mode::Mode,
+    policy::Refresh,
+};
+
+/// Cheap to clone. The list is changed by the [invalidation](super::invalidation) alone.
+#[derive(Clone)]
+pub(crate) struct Environment {
+    pub(crate) store: Store,
+    pub(crate) locks: Locks,
+    pub(crate) observer: Observer,
+    pub(crate) clock: Arc<Clock>,
+    pub(crate) list: Arc<InvalidationList>,
+    pub(crate) settings: Arc<Settings>,
+}
+
+/// The settings of the site's [`Builder`](crate::Builder).
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) memory_capacity: u64,
+    pub(crate) store_capacity: Option<u64>,
+    pub(crate) max_body: usize,
+    pub(crate) max_headers: usize,
+    pub(crate) max_regenerations: usize,
+    pub(crate) cache_status: bool,
+    pub(crate) retention: Duration,
+    pub(crate) revision: Option<String>,
+    /// The digest of the token.
+    pub(crate) explain_token: Option<[u8; 32]>,
+    pub(crate) mode: Mode,
+}
+
+impl Environment {
+    pub(crate) fn new(store: Store, observer: Observer, settings: Settings) -> Self {
+        Self {
+            locks: Locks::with_store(store.clone()),
+            store,
+            observer,
+            clock: Arc::new(Clock::start()),
+            list: Arc::new(InvalidationList::new(settings.revision.clone())),
+            settings: Arc::new(settings),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn now(&self) -> Tick {
+        self.clock.now()
+    }
+
+    pub(crate) fn is_shutting_down(&self) -> bool {
+        self.locks.tasks().is_closed()
+    }
+
+    /// Returns the surroundings of a decision now.
+    pub(crate) fn context<'a>(&'a self, key: &'a str, policy: &'a Refresh) -> DecisionContext<'a> {
+        self.context_at(key, policy, self.now())
+    }
+
+    pub(crate) fn context_at<'a>(
+        &'a self,
+        key: &'a str,
+        policy: &'a Refresh,
+        now: Tick,
+    ) -> DecisionContext<'a> {
+        DecisionContext {
+            now,
+            key,
+            policy,
+            list: &*self.list,
+            store_patience: self.store.patience(),
+            statement_timeout: self.store.limit(),
+            retention: self.settings.retention,
+            is_shutting_down: self.is_shutting_down(),
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Mutexes with a place in one order, which a debug build checks: a deadlock of two threads that take two
+//! locks in different orders cannot be, and no code of the application runs under a lock.
+
+use std::{
+    ops::{Deref, DerefMut},
+    sync::{Mutex, MutexGuard},
+};
+
+use perennial_store::locked;
+
+/// The places, in the order in which a thread may take the locks. Not two of one place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Place {
+    /// The regenerations of the process.
+    Running,
+    /// The leases of other processes.
+    PeerLeases,
+    /// The timeline of the sync.
+    Sync,
+    /// What the outbox and the housekeeping have to do again, and what was logged. Nothing is locked under
+    /// it.
+    Last,
+}
+
+/// A mutex with a place in the order.
+#[derive(Debug)]
+pub(crate) struct Ordered<T> {
+    place: Place,
+    mutex: Mutex<T>,
+}
+
+/// The guard of a locked [`Ordered`].
+pub(crate) struct Guard<'a, T> {
+    guard: MutexGuard<'a, T>,
+    _held: Held,
+}
+
+impl<T> Ordered<T> {
+    pub(crate) fn new(place: Place, value: T) -> Self {
+        let mutex = Mutex::new(value);
+        Self { place, mutex }
+    }
+
+    /// Locks the mutex, also after a panic of another thread under it.
+    ///
+    /// # Panics
+    ///
+    /// In a debug build, if this thread holds a lock of this place or of a later one.
+    pub(crate) fn lock(&self) -> Guard<'_, T> {
+        let held = Held::new(self.place);
+        Guard {
+            guard: locked(&self.mutex),
+            _held: held,
+        }
+    }
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
+
+#[cfg(debug_assertions)]
+mod held {
+    use std::cell::RefCell;
+
+    use super::Place;
+
+    thread_local! {
+        /// The places of the locks that this thread holds.
+        static HELD: RefCell<Vec<Place>> = const { RefCell::new(Vec::new()) };
+    }
+
+    pub(super) struct Held(Place);
+
+    impl Held {
+        pub(super) fn new(place: Place) -> Self {
+            HELD.with_borrow_mut(|held| {
+                let latest = held.iter().max();
+                assert!(
+                    latest.is_none_or(|latest| *latest < place),
+                    "the lock {place:?} is taken under {latest:?}"
+                );
+                held.push(place);
+            });
+            Self(place)
+        }
+    }
+
+    impl Drop for Held {
+        fn drop(&mut self) {
+            HELD.with_borrow_mut(|held| held.retain(|place| *place != self.0));
+        }
+    }
+
+    /// Panics if this thread holds a lock.
+    pub(crate) fn assert_none() {
+        HELD.with_borrow(|held| {
+            assert!(
+                held.is_empty(),
+                "code of the application runs under {held:?}"
+            );
+        });
+    }
+}
+
+#[cfg(not(debug_assertions))]
+mod held {
+    pub(super) struct Held;
+
+    impl Held {
+        pub(super) fn new(_: super::Place) -> Self {
+            Self
+        }
+    }
+
+    pub(crate) fn assert_none() {}
+}
+
+use held::Held;
+/// Stands before calls of the application's code: the log, metrics, subscribers and generators. Does
+/// nothing in a release build.
+pub(crate) use held::assert_none as assert_no_lock_is_held;
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    #[test]
+    fn locks_are_taken_in_one_order_and_foreign_code_runs_under_none() {
+        let [running, sync] = [Place::Running, Place::Sync].map(|place| Ordered::new(place, 0));
+        assert_no_lock_is_held();
+        {
+            let first = running.lock();
+            *sync.lock() += 1;
+            let panics = |work: &dyn Fn()| catch_unwind(AssertUnwindSafe(work)).is_err();
+            assert!(panics(&|| assert_no_lock_is_held()));
+            assert!(panics(&|| drop(running.lock())), "a second time");
+            drop(first);
+            let _later = sync.lock();
+            assert!(panics(&|| drop(running.lock())), "in the other order");
+        }
+        assert_no_lock_is_held();
+        assert_eq!(*sync.lock(), 1);
+    }
+}
