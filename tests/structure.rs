@@ -1,4 +1,5 @@
-//! The structure: modules and crates use only those below them, and each promise has its judge.
+//! The structure: modules, components of the cache and crates use only those below them, and each promise
+//! has its judge.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -65,18 +66,33 @@ fn uses(code: &str) -> Vec<String> {
     rests.flat_map(|rest| leaves(&rest[..ends(rest)])).collect()
 }
 
-/// Returns the rooms that each room uses. `sources` are paths below `src` and their texts.
-fn arrows<'a>(lib: &str, sources: impl IntoIterator<Item = (&'a Path, &'a str)>) -> Arrows {
-    let lib = code(lib);
-    let exports = lib.split("pub use ").skip(1);
-    let exports: BTreeMap<_, _> = exports
-        .flat_map(|rest| leaves(rest.split(';').next().unwrap_or_default()))
-        .filter_map(|path| {
-            let (room, _) = path.split_once("::")?;
-            let (_, name) = path.rsplit_once("::")?;
-            Some((name.to_owned(), room.to_owned()))
-        })
-        .collect();
+/// Returns the names that the root of a tree of modules exports, with the module of each: by `pub use`, and
+/// by types with another name.
+fn exports(root: &str) -> BTreeMap<String, String> {
+    let root = code(root).replace("pub(crate) ", "pub ");
+    let imported = root.split("pub use ").skip(1);
+    let imported = imported.flat_map(|rest| leaves(rest.split(';').next().unwrap_or_default()));
+    let imported = imported.filter_map(|path| {
+        let (room, _) = path.split_once("::")?;
+        let (_, name) = path.rsplit_once("::")?;
+        Some((name.to_owned(), room.to_owned()))
+    });
+    let renamed = root.split("type ").skip(1).filter_map(|rest| {
+        let (name, path) = rest.split_once(" = ")?;
+        let (room, _) = path.split_once("::")?;
+        Some((name.to_owned(), room.to_owned()))
+    });
+    imported.chain(renamed).collect()
+}
+
+/// Returns the rooms that each room uses. `root` is the text of the module that has the rooms, `prefix` its
+/// path, and `sources` are paths below its folder with their texts.
+fn arrows<'a>(
+    root: &str,
+    prefix: &str,
+    sources: impl IntoIterator<Item = (&'a Path, &'a str)>,
+) -> Arrows {
+    let exports = exports(root);
     let mut arrows = Arrows::new();
     for (path, source) in sources {
         let first = path.iter().next().expect("has a name");
@@ -84,7 +100,8 @@ fn arrows<'a>(lib: &str, sources: impl IntoIterator<Item = (&'a Path, &'a str)>)
         let to = arrows
             .entry(room.to_string_lossy().into_owned())
             .or_default();
-        for path in uses(&code(source)) {
+        let uses = uses(&code(source));
+        for path in uses.iter().filter_map(|path| path.strip_prefix(prefix)) {
             let first = path.split("::").next().unwrap_or_default().to_owned();
             to.insert(exports.get(&first).cloned().unwrap_or(first));
         }
@@ -177,7 +194,7 @@ fn modules_use_only_modules_below_them() {
         let rooms = rooms
             .iter()
             .map(|(path, text)| (path.as_path(), text.as_str()));
-        let arrows = arrows(&lib[0].1, rooms);
+        let arrows = arrows(&lib[0].1, "", rooms);
         // A scan without any result would find no cycle either.
         assert!(
             arrows.values().any(|to| to.contains("timing")),
@@ -189,6 +206,42 @@ fn modules_use_only_modules_below_them() {
             "{krate}: these modules use each other, or use such: {cycles:#?}"
         );
     }
+}
+
+/// Each component of the cache owns its state, and the others use its interface: `src/cache/mod.rs`.
+#[test]
+fn components_of_the_cache_use_only_components_below_them() {
+    let all = sources_in("src/cache");
+    let (root, rooms): (Vec<_>, Vec<_>) = all
+        .iter()
+        .partition(|(path, _)| path == Path::new("mod.rs"));
+    for (path, text) in &rooms {
+        let is_top = path.components().count() == 1 || path.ends_with("mod.rs");
+        let is_component = path.components().count() <= 2;
+        let has_super = text.lines().any(|line| line.starts_with("use super::"));
+        assert!(
+            !(is_top && is_component && has_super),
+            "{}: name the component by its path from `crate::cache`",
+            path.display()
+        );
+    }
+    let rooms = rooms
+        .iter()
+        .map(|(path, text)| (path.as_path(), text.as_str()));
+    let arrows = arrows(&root[0].1, "cache::", rooms);
+    // A scan without any result would find no cycle either.
+    for (from, to) in [
+        ("regeneration", "invalidation"),
+        ("invalidation", "housekeeping"),
+        ("memory", "content"),
+    ] {
+        assert!(arrows[from].contains(to), "{arrows:#?}");
+    }
+    let cycles = in_cycles(arrows);
+    assert!(
+        cycles.is_empty(),
+        "these components use each other, or use such: {cycles:#?}"
+    );
 }
 
 #[test]
@@ -266,6 +319,7 @@ fn cycle_is_found_through_nested_imports_and_names_of_the_root() {
         ];
         in_cycles(arrows(
             lib,
+            "",
             sources.map(|(path, text)| (Path::new(path), text)),
         ))
     };

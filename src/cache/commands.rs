@@ -11,7 +11,8 @@ use tracing::Instrument;
 use crate::{
     cache::{
         environment::Environment,
-        invalidation::{InvalidationList, Target, UNKNOWN, wrote},
+        invalidation::{UNKNOWN, wrote},
+        invalidation_list::{InvalidationList, Target},
         listing::{Listing, entries::EntryFilter},
         memory::Memory,
     },

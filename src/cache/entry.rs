@@ -26,7 +26,7 @@ pub(crate) trait InvalidationView: fmt::Debug + Sync {
     /// The revision of this process's code.
     fn revision(&self) -> Revised;
     /// The number of times that this process has seen new rows of the outbox, which have no epoch yet. See
-    /// `invalidation.rs`.
+    /// `invalidation_list`.
     fn sightings(&self) -> Sighting;
     /// Returns the effect of the invalidations on a version with these metadata.
     fn validity(&self, meta: &Meta) -> Validity;

@@ -6,14 +6,14 @@ use std::{sync::Arc, time::Duration};
 use perennial_store::{Locks, Store};
 
 use crate::{
-    cache::{entry::DecisionContext, invalidation::InvalidationList},
+    cache::{entry::DecisionContext, invalidation_list::InvalidationList},
     clock::{Clock, Tick},
     event::Observer,
     mode::Mode,
     policy::Refresh,
 };
 
-/// Cheap to clone. The list is changed by the [invalidation](super::invalidation) alone.
+/// Cheap to clone. The list is changed by [`invalidation`](crate::cache::invalidation) and [`commands`](crate::cache::commands) alone.
 #[derive(Clone)]
 pub(crate) struct Environment {
     pub(crate) store: Store,

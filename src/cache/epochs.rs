@@ -4,7 +4,7 @@
 use perennial_store::Epoch;
 use serde::{Deserialize, Serialize};
 
-/// The number of a sighting of rows of the outbox without an epoch, in one process. See `invalidation.rs`.
+/// The number of a sighting of rows of the outbox without an epoch, in one process. See `invalidation_list`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Sighting(pub(crate) i64);
 

@@ -9,12 +9,13 @@
 //! | [`listing`] (read only) | – | memory, invalidation |
 //! | [`regeneration`] | the running regenerations, their permits, the leases of peers | compressor, memory, invalidation, parts |
 //! | [`compressor`] | the turn to compress | memory |
-//! | [`invalidation`] | the invalidation list, the timeline of the sync, the outbox's rows to do again | housekeeping, peer leases |
+//! | [`invalidation`] | the timeline of the sync, the outbox's rows to do again | housekeeping, invalidation list, peer leases |
 //! | [`housekeeping`] | when to prune and to check the capacity | – |
 //! | [`memory`] | the entries | – |
+//! | [`invalidation_list`] | what is invalidated, as far as this process knows | – |
 //! | [`peer_leases`] | the leases of other processes that this one has met | – |
 //! | [`parts`] | what a running generator inherits | – |
-//! | [`environment`] | – (the store, the locks, the clock and the settings, for all of them) | – |
+//! | [`environment`] | – (the store, the locks, the clock, the list and the settings, for all of them) | invalidation list |
 //!
 //! [`entry`], [`content`], [`metadata`], [`epochs`], [`history`] and [`failure`] are values. Start with
 //! [`entry`], and then read `regeneration/machine.rs`.
@@ -30,6 +31,7 @@ mod failure;
 pub(crate) mod history;
 mod housekeeping;
 mod invalidation;
+mod invalidation_list;
 pub(crate) mod listing;
 mod memory;
 mod metadata;
@@ -70,7 +72,8 @@ pub(crate) use content::{HitHeaders, Page, Representations, Version};
 pub(crate) use entry::Visitor;
 pub(crate) use environment::Settings;
 pub(crate) use failure::Failure;
-pub(crate) use invalidation::{Target, UNKNOWN, written};
+pub(crate) use invalidation::{UNKNOWN, written};
+pub(crate) use invalidation_list::Target;
 pub(crate) use metadata::{Meta, Metadata, interval_of};
 pub(crate) use regeneration::{Generate, Generator, VisitOptions, Visited};
 

@@ -4,15 +4,22 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
 };
 
-use axum::{Router, http::StatusCode, response::IntoResponse, routing::get as route};
+use axum::{
+    Router,
+    body::Body,
+    http::{Request, StatusCode},
+    response::IntoResponse,
+    routing::get as route,
+};
 use perennial::{Perennial, Refresh};
 use perennial_testing::{self as testing, Database};
 use tokio::task::JoinSet;
+use tower::ServiceExt;
 
 use crate::{
     paused::{Shared, here},
@@ -290,4 +297,46 @@ async fn response_that_may_be_stored_again_is_stored_by_the_probe() {
         next.header("cache-status").contains("; hit"),
         "{next:?} {crowd:?}"
     );
+}
+
+/// An extension that counts its clones: the layer makes one for each request that it prepares for a
+/// generator.
+struct Prepared(Arc<AtomicUsize>);
+
+impl Clone for Prepared {
+    fn clone(&self) -> Self {
+        self.0.fetch_add(1, SeqCst);
+        Self(Arc::clone(&self.0))
+    }
+}
+
+/// Those who wait for another one's regeneration prepare no request of their own.
+#[tokio::test(start_paused = true)]
+async fn ten_thousand_visitors_of_a_missing_page_prepare_one_request() {
+    let site = Shared::new().site();
+    let handler = async || {
+        tokio::time::sleep(SHORT).await;
+        "the page"
+    };
+    let layer = site
+        .layer(Refresh::every(HANG))
+        .share_extension::<Prepared>();
+    let app = Router::new().route("/{page}", route(handler).layer(layer));
+    let prepared = Arc::new(AtomicUsize::new(0));
+    let visit = || {
+        let mut request = Request::get("/a").body(Body::empty()).expect("a URI");
+        request
+            .extensions_mut()
+            .insert(Prepared(Arc::clone(&prepared)));
+        app.clone().oneshot(request)
+    };
+    let mut visitors = JoinSet::new();
+    for _ in 0..10_000 {
+        visitors.spawn(visit());
+    }
+    while let Some(response) = visitors.join_next().await {
+        let response = response.expect("ends").expect("infallible");
+        assert_eq!(response.status(), StatusCode::OK);
+    }
+    assert_eq!(prepared.load(SeqCst), 1);
 }

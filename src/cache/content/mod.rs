@@ -6,7 +6,9 @@ mod representation;
 
 use crate::cache::entry;
 
-pub(crate) use representation::{HitHeaders, Representation, Representations};
+#[cfg(feature = "compression")]
+pub(crate) use representation::Representation;
+pub(crate) use representation::{HitHeaders, Representations};
 
 pub(crate) type Page = entry::Page<Representations>;
 pub(crate) type Version = entry::Version<Representations>;

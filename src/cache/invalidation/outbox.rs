@@ -1,7 +1,7 @@
 //! Invalidations in transactions of the application's own (the outbox pattern).
 //!
 //! A transaction writes rows into the outbox, and every sync reads them. From then on the process honours
-//! them (see `list.rs`). This module numbers them, which means to give each name an epoch as any
+//! them (see `invalidation_list`). This module numbers them, which means to give each name an epoch as any
 //! other invalidation has, and to remove the row. It does so after the sync, while nobody waits: in
 //! batches, of which each statement is a transaction of its own, past rows that the database refuses.
 

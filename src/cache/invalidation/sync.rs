@@ -21,12 +21,14 @@ use tracing::Instrument;
 
 use super::{
     UNKNOWN,
-    list::KEPT,
     outbox::Outbox,
     timeline::{Timeline, Wait},
 };
 use crate::{
-    cache::{environment::Environment, housekeeping::Housekeeping, peer_leases::PeerLeases},
+    cache::{
+        environment::Environment, housekeeping::Housekeeping, invalidation_list::KEPT,
+        peer_leases::PeerLeases,
+    },
     clock::Tick,
     event::Event,
     ordered::{Ordered, Place},

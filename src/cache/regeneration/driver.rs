@@ -239,7 +239,7 @@ impl Driver {
                 self.lent = None;
                 self.release(cooldown, removes)
             }
-            Action::AwaitVisitor => self.await_visitor(),
+            Action::AwaitVisitor { at_most } => self.await_visitor(at_most),
             Action::AskForPeerLease { since } => {
                 let (regenerations, key) = (Arc::clone(&self.regenerations), self.key.clone());
                 Box::pin(async move {
@@ -355,28 +355,31 @@ impl Driver {
     }
 
     /// Waits for a visitor, or for the end of the process. Meanwhile a visitor can join this regeneration,
-    /// and it runs no statement. If no visitor comes for a second, takes the key from the list of running
-    /// regenerations.
-    fn await_visitor(&self) -> Running {
+    /// and it runs no statement. If no visitor comes, takes the key from the list of running regenerations.
+    fn await_visitor(&self, at_most: Duration) -> Running {
         let (regenerations, key) = (Arc::clone(&self.regenerations), self.key.clone());
         let Some(visitors) = self.progress.clone() else {
             return Box::pin(async { (Input::NobodyWaits, None) });
         };
         Box::pin(async move {
             let is_watched = || visitors.receiver_count() > 0;
-            for _ in 0..10 {
-                if is_watched() || regenerations.environment.is_shutting_down() {
+            let environment = &regenerations.environment;
+            let until = environment.now() + at_most;
+            let watched;
+            loop {
+                if is_watched() || environment.is_shutting_down() {
                     return (Input::VisitorWaits, None);
+                }
+                if environment.now() >= until {
+                    let mut running = regenerations.running.lock();
+                    // One may have come before the lock.
+                    if is_watched() {
+                        return (Input::VisitorWaits, None);
+                    }
+                    watched = running.joinable.remove(&*key);
+                    break;
                 }
                 tokio::time::sleep(RECHECK / 10).await;
-            }
-            let watched;
-            {
-                let mut running = regenerations.running.lock();
-                if is_watched() {
-                    return (Input::VisitorWaits, None);
-                }
-                watched = running.joinable.remove(&*key);
             }
             // After the lock, as in `leave`.
             drop(watched);

@@ -215,9 +215,9 @@ pub(crate) enum Action<B> {
     /// Release the lease, if there is one. No process can acquire the lock before `cooldown` is over.
     /// `removes`: remove the stored version before the release. Ends with [`Input::Released`].
     Release { cooldown: Duration, removes: bool },
-    /// Wait until a visitor waits, for a second at most. Ends with [`Input::VisitorWaits`] or
+    /// Wait until a visitor waits, for this time at most. Ends with [`Input::VisitorWaits`] or
     /// [`Input::NobodyWaits`].
-    AwaitVisitor,
+    AwaitVisitor { at_most: Duration },
     /// Ask whether the peer still holds its lease, by a sync that begins at `since` or later. Ends with
     /// [`Input::PeerLease`].
     AskForPeerLease { since: Tick },
@@ -534,7 +534,15 @@ impl<'a, B: Content> Transition<'a, B> {
                 // A statement of another regeneration in the second half of the pause answers this
                 // one, too.
                 let asks_since = since + (self.context.now - since) / 2;
-                self.enter(State::AwaitingVisitor { asks_since }, Action::AwaitVisitor);
+                // Where a version may be served, visitors come and go without a wait, and find the key
+                // busy as long as this regeneration stands in its place.
+                let at_most = if self.is_servable() {
+                    Duration::ZERO
+                } else {
+                    RECHECK
+                };
+                let action = Action::AwaitVisitor { at_most };
+                self.enter(State::AwaitingVisitor { asks_since }, action);
             }
             (State::AwaitingVisitor { .. }, Input::NobodyWaits) => self.end(),
             (State::AwaitingVisitor { asks_since }, Input::VisitorWaits) => {

@@ -22,7 +22,7 @@
 //! | S21 | an idempotent request that never ran does not stay unknown, whenever its `Begin` is carried out |
 //! | S18 | a process generates without a lease only while the database is away |
 //!
-//! `src/page/flight/check` explores the decisions for the same list without S9, and with two
+//! `src/cache/regeneration/check` explores the decisions for the same list without S9, and with two
 //! more:
 //!
 //! | | promise |

@@ -62,7 +62,7 @@ impl Process {
                 return Ok(None);
             }
             Action::TakePermit => return self.take_permit(around).map(Some),
-            Action::AwaitVisitor => return Ok(Some(self.await_visitor(around))),
+            Action::AwaitVisitor { .. } => return Ok(Some(self.await_visitor(around))),
             Action::AskForPeerLease { .. } => return self.ask_for_peer_lease(around).map(Some),
             Action::Probe { known } => Statement::Probe { known },
             Action::Acquire { .. } if row.is_some() => {

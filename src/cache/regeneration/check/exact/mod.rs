@@ -98,7 +98,7 @@ impl Process {
     /// Lets the pause of a wait for a peer end. A visitor waits; the sync tells whether the lease is held.
     fn after_pause(&self, state: &mut Regeneration<Read>, held: bool) -> Output<Read> {
         let output = self.on(state, Input::TimerFired);
-        assert!(matches!(output.action, Some(Action::AwaitVisitor)));
+        assert!(matches!(output.action, Some(Action::AwaitVisitor { .. })));
         let output = self.on(state, Input::VisitorWaits);
         assert!(matches!(
             output.action,

@@ -423,13 +423,40 @@ fn regeneration_that_nobody_waits_for_ends_without_a_statement() {
     process.on(&mut state, found(None, held(9 * S)));
     let began = process.now;
     process.now = state.timer(&process.context()).expect("pauses");
-    process.on(&mut state, Input::TimerFired);
+    let step = process.on(&mut state, Input::TimerFired);
+    assert!(
+        matches!(step.action, Some(Action::AwaitVisitor { at_most }) if at_most == S),
+        "{step:?}"
+    );
     let ended = process.on(&mut state.clone(), Input::NobodyWaits);
     assert!(matches!(ended.action, Some(Action::End)), "{ended:?}");
     let step = process.on(&mut state, Input::VisitorWaits);
     let middle = began + (process.now - began) / 2;
     assert!(
         matches!(step.action, Some(Action::AskForPeerLease { since }) if since == middle),
+        "{step:?}"
+    );
+}
+
+/// While a regeneration stands in the list, visitors get the old version and start no other one.
+#[test]
+fn regeneration_for_a_demand_alone_does_not_wait_for_visitors_who_never_wait() {
+    let mut process = Process::new();
+    process.list.marks.stale = Epoch(1);
+    process.list.marks.latest = Epoch(1);
+    let stale = process.version(S, Origin::Stored);
+    let request = LeaderRequest {
+        min_epoch: Epoch(1),
+        ..LeaderRequest::default()
+    };
+    let entry = CacheEntry::Version(stale.into());
+    let (mut state, _) = Regeneration::new(Some(entry), request, &process.context());
+    process.start(&mut state);
+    let step = process.on(&mut state, found(None, held(9 * S)));
+    assert!(matches!(step.action, Some(Action::Sleep)), "{step:?}");
+    let step = process.on(&mut state, Input::TimerFired);
+    assert!(
+        matches!(step.action, Some(Action::AwaitVisitor { at_most }) if at_most.is_zero()),
         "{step:?}"
     );
 }

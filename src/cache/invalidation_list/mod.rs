@@ -11,6 +11,8 @@
 //! versions whose generators may have begun before the commit. These are the process's own versions
 //! from before the sighting, and those of other processes that do not know of a later epoch.
 
+mod names;
+
 use std::{
     borrow::Cow,
     collections::{BTreeMap, HashSet},
@@ -25,7 +27,8 @@ use std::{
 
 use perennial_store::{Epoch, Error, NameList, OutboxRow, name::bounded};
 
-use super::names::Names;
+use names::Names;
+
 use crate::cache::{
     entry::InvalidationView,
     epochs::{Revised, Sighting, Validity},
