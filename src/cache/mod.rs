@@ -21,6 +21,8 @@
 //! [`entry`], and then read `regeneration/machine.rs`.
 
 mod commands;
+#[cfg(all(test, feature = "sqlite", feature = "compression"))]
+mod components;
 #[cfg(feature = "compression")]
 mod compressor;
 pub(crate) mod content;

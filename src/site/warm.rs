@@ -111,7 +111,7 @@ impl Perennial {
     ///
     /// # Cancel safety
     ///
-    /// As for [`warm`](Self::warm). Cache whose visits have begun stay invalidated.
+    /// As for [`warm`](Self::warm). Pages whose visits have begun stay invalidated.
     pub async fn regenerate<S>(
         &self,
         service: S,

@@ -123,7 +123,7 @@ words! {
         /// again before the cooldown ends. A stored version that is not expired is served
         /// meanwhile.
         Cooldown => "cooldown",
-        /// The responses are not stored: the service answers each request. CacheEntry to this process
+        /// The responses are not stored: the service answers each request. Known to this process
         /// alone.
         HitForPass => "hit-for-pass",
     }

@@ -18,7 +18,7 @@ use crate::{
     policy::Refresh,
 };
 
-/// The answer that a request would get now, with the context that lead to it; from
+/// The answer that a request would get now, with the facts that lead to it; from
 /// [`Perennial::explain`](crate::Perennial::explain). The crate `perennial-admin` words it for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]

@@ -171,12 +171,12 @@ impl Listing {
     fn not_stored(&self, from: &str, until: Option<&str>) -> Vec<(String, Entry)> {
         let now = self.environment.now();
         let known = self.memory.without_version().into_iter();
-        let listed = known.filter_map(|(key, view)| {
+        let listed = known.filter_map(|(key, entry)| {
             let name = bounded(&key).into_owned();
             if &*name < from || until.is_some_and(|until| &*name >= until) {
                 return None;
             }
-            let (state, until, meta) = match view {
+            let (state, until, meta) = match entry {
                 CacheEntry::HitForPass { until, meta, .. } => (EntryState::HitForPass, until, meta),
                 CacheEntry::Cooldown { until, meta, .. } => (EntryState::Cooldown, until, meta),
                 CacheEntry::Version(_) => return None,

@@ -1,4 +1,4 @@
-//! Decisions at exact times and in single situations. The exhaustive check forbids wrong answers;
+//! Decisions at exact times and in single situations. The searches forbid wrong answers;
 //! these tests demand the right ones.
 
 mod memory;

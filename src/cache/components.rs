@@ -1,0 +1,172 @@
+//! Each component of the cache works without a site: it is built from an [`Environment`] and the components
+//! that it uses, over a real store.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::Response;
+use perennial_store::{
+    Database, Epoch, Invalidate, LockKind, LockName, Store,
+    name::TABLE_PREFIX,
+    sql::{Connect, Tables},
+};
+
+use crate::{
+    cache::{
+        Answer, Generate, Generated, Lookup, Settings, Target, VisitOptions, Visited,
+        compressor::Compressor,
+        entry::Visitor,
+        environment::Environment,
+        housekeeping::Housekeeping,
+        invalidation::InvalidationSync,
+        listing::{
+            Listing,
+            entries::{EntryFilter, EntryState},
+        },
+        memory::Memory,
+        peer_leases::PeerLeases,
+        regeneration::Regenerations,
+    },
+    event::Observer,
+    mode::Mode,
+    policy::Refresh,
+};
+
+const HOUR: Refresh = Refresh::every(Duration::from_hours(1));
+
+/// Returns the environment of a process with an SQLite file in this folder.
+async fn environment(folder: &tempfile::TempDir) -> Environment {
+    let url = format!("sqlite://{}/site.db", folder.path().display());
+    let database = Database::open_when(&url, Connect::Now)
+        .await
+        .expect("opens");
+    let tables = Tables::new(TABLE_PREFIX).expect("fits");
+    let backend = database.store_when(tables.clone(), Connect::Now).await;
+    let limit = Duration::from_secs(5);
+    let store = Store::new(backend.expect("opens"), limit, limit, Some(tables), |_| ());
+    let settings = Settings {
+        memory_capacity: 1 << 20,
+        store_capacity: Some(1000),
+        max_body: 1 << 16,
+        max_headers: 1 << 10,
+        max_regenerations: 1,
+        cache_status: true,
+        retention: Duration::from_hours(24),
+        revision: None,
+        explain_token: None,
+        mode: Mode::On,
+    };
+    Environment::new(store, Observer::default(), settings)
+}
+
+/// The components of a process from the memory up to the regenerations.
+struct Process {
+    environment: Environment,
+    memory: Arc<Memory>,
+    sync: Arc<InvalidationSync>,
+    regenerations: Arc<Regenerations>,
+}
+
+impl Process {
+    fn new(environment: Environment) -> Self {
+        let memory = Memory::new(1 << 20, 1 << 16, environment.observer.clone());
+        let (memory, leases) = (Arc::new(memory), Arc::new(PeerLeases::new()));
+        let sync = InvalidationSync::new(environment.clone(), Arc::clone(&leases));
+        let sync = Arc::new(sync);
+        let compressor = Compressor::new(environment.clone(), Arc::clone(&memory));
+        let regenerations = Regenerations::new(
+            environment.clone(),
+            Arc::clone(&memory),
+            Arc::clone(&sync),
+            leases,
+            Arc::new(compressor),
+        );
+        Self {
+            environment,
+            memory,
+            sync,
+            regenerations: Arc::new(regenerations),
+        }
+    }
+
+    async fn visit(&self, key: &str) -> Visited {
+        let generate = || {
+            let run = async { Generated::Content(Response::new(Bytes::from_static(b"content"))) };
+            Ok(Generate {
+                run: Some(Box::pin(run)),
+                layer: "test".into(),
+                readable: None,
+            })
+        };
+        let visit = self
+            .regenerations
+            .visit(key, &HOUR, VisitOptions::default(), generate);
+        visit.await
+    }
+}
+
+#[tokio::test]
+async fn regenerations_run_and_end_in_memory_and_in_the_store() {
+    let folder = tempfile::tempdir().expect("is made");
+    let process = Process::new(environment(&folder).await);
+    let Visited { answer, leads } = process.visit("a").await;
+    assert!(leads && matches!(answer, Answer::Version(_)));
+    let entry = process.memory.get("a").expect("is in memory");
+    let context = process.environment.context("a", &HOUR);
+    let found = entry.lookup(&Visitor::arriving_at(context.now), &context, || false);
+    assert!(matches!(found, Lookup::Hit(Answer::Version(_))));
+    // Another process reads it.
+    let other = Process::new(environment(&folder).await);
+    let Visited { answer, .. } = other.visit("a").await;
+    assert!(matches!(answer, Answer::Version(version) if !version.is_unsaved()));
+    assert_eq!(other.regenerations.count(), 0);
+}
+
+#[tokio::test]
+async fn sync_learns_what_others_have_stored() {
+    let folder = tempfile::tempdir().expect("is made");
+    let environment = environment(&folder).await;
+    let sync = InvalidationSync::new(environment.clone(), Arc::new(PeerLeases::new()));
+    let sync = Arc::new(sync);
+    sync.wait_for_all_before_start().await.expect("answers");
+    let name = Target::Tag("t").name().expect("fits");
+    let invalidate = Invalidate::new(vec![name]);
+    let epoch = environment.store.call(invalidate).await.expect("is stored");
+    assert!(environment.list.seen() < epoch);
+    sync.wait_until_current().await.expect("answers");
+    assert!(environment.list.seen() >= epoch && epoch > Epoch::NONE);
+}
+
+#[tokio::test]
+async fn listing_and_housekeeping_need_a_store_and_no_regeneration() {
+    let folder = tempfile::tempdir().expect("is made");
+    let process = Process::new(environment(&folder).await);
+    for key in ["a", "b", "c"] {
+        process.visit(key).await;
+    }
+    let environment = environment(&folder).await;
+    let memory = Memory::new(1 << 20, 1 << 16, Observer::default());
+    let listing = Listing::new(
+        environment.clone(),
+        Arc::new(memory),
+        Arc::clone(&process.sync),
+    );
+    let listed = async || {
+        let page = listing.entries(&EntryFilter::new()).await.expect("is read");
+        let keys = page.entries.into_iter();
+        keys.map(|entry| (entry.key, entry.state))
+            .collect::<Vec<_>>()
+    };
+    let fresh = |key: &str| (key.to_owned(), EntryState::Fresh);
+    assert_eq!(listed().await, ["a", "b", "c"].map(fresh));
+    // The capacity is smaller than one page. The first process has checked it before there was one.
+    let lock = LockName::of(LockKind::Housekeeping, "capacity");
+    environment
+        .locks
+        .break_lock(lock, None)
+        .await
+        .expect("is broken");
+    let housekeeping = Housekeeping::new(environment.clone());
+    housekeeping.run(environment.now()).await;
+    assert_eq!(listed().await, []);
+}
