@@ -54,8 +54,6 @@
 
 mod mode; // production, off, development
 
-mod ordered; // mutexes in one order
-
 mod policy; // when a page is stale, and the limits of each wait
 
 mod site; // the entry point
@@ -76,6 +74,8 @@ mod timing; // defaults, deadlines, pauses
 
 #[cfg(test)]
 mod search; // breadth-first search of a model, for the checks
+
+mod ordered; // mutexes in one order
 
 mod clock; // the monotonic time of this process
 

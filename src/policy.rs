@@ -60,7 +60,7 @@ pub struct Refresh {
     pub(crate) cdn_cache: Option<Duration>,
     /// The response's own freshness headers decide.
     pub(crate) from_headers: bool,
-    /// Visitors get the failure of a generator although there is an old version.
+    /// Visitors get the failure of a generator although there is an old version: in development mode alone.
     pub(crate) shows_failures: bool,
 }
 
@@ -193,7 +193,7 @@ impl Refresh {
     }
 
     /// Sets the time after the interval for which an old version is served once a regeneration has
-    /// failed (RFC 5861 §4). Default: zero. Has an effect only beside
+    /// failed in any process (RFC 5861 §4). Default: zero. Has an effect only beside
     /// [`stale_while_revalidate`](Self::stale_while_revalidate).
     pub const fn stale_if_error(mut self, limit: Duration) -> Self {
         self.stale_if_error = limit;

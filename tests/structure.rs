@@ -237,11 +237,35 @@ fn components_of_the_cache_use_only_components_below_them() {
     ] {
         assert!(arrows[from].contains(to), "{arrows:#?}");
     }
+    let table = components_in(&root[0].1);
+    for (component, uses) in &table {
+        let used = arrows[component]
+            .iter()
+            .filter(|to| table.contains_key(*to) && *to != "environment");
+        let used: BTreeSet<_> = used.cloned().collect();
+        assert_eq!(used, *uses, "the row of {component} in src/cache/mod.rs");
+    }
     let cycles = in_cycles(arrows);
     assert!(
         cycles.is_empty(),
         "these components use each other, or use such: {cycles:#?}"
     );
+}
+
+/// Returns the components in the table of `src/cache/mod.rs`, each with those that it uses.
+fn components_in(root: &str) -> Arrows {
+    let rows = root
+        .lines()
+        .filter_map(|line| line.strip_prefix("//! | [`"));
+    let rows = rows.filter_map(|row| {
+        let (component, _) = row.split_once('`')?;
+        let uses = row.strip_suffix(" |")?.rsplit(" | ").next()?;
+        let uses = uses.split(", ").filter(|name| *name != "–");
+        Some((component.to_owned(), uses.map(str::to_owned).collect()))
+    });
+    let rows: Arrows = rows.collect();
+    assert!(rows.len() > 8, "{rows:#?}");
+    rows
 }
 
 #[test]

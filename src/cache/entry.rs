@@ -99,11 +99,20 @@ pub(crate) struct Visitor {
     /// The visitor has something to show in place of a version. If no version is servable, it waits for
     /// the store alone.
     pub(crate) has_placeholder: bool,
-    /// The visitor brings a permit for a regeneration.
-    pub(crate) has_permit: bool,
+    /// The application demands a regeneration: it is tried even where this process knows of a cooldown.
+    pub(crate) demands: bool,
     /// For this visitor, an invalidated version from before this epoch counts as expired; a valid one
     /// never does. [`Epoch::NONE`]: no version does.
     pub(crate) min_epoch: Epoch,
+    /// What the process knew when the visitor had come. A generator that begins later knows it, too.
+    pub(crate) knew: Knowledge,
+}
+
+/// What a process knows of invalidations at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Knowledge {
+    pub(crate) epoch: Epoch,
+    pub(crate) sightings: Sighting,
 }
 
 impl Visitor {
@@ -113,8 +122,9 @@ impl Visitor {
             arrived,
             leads: false,
             has_placeholder: false,
-            has_permit: false,
+            demands: false,
             min_epoch: Epoch::NONE,
+            knew: Knowledge::default(),
         }
     }
 }
@@ -157,10 +167,14 @@ pub(crate) struct Version<B> {
     /// The row is dated in the future, as the database's clock was set back: the version counts as stale.
     pub(crate) age_unknown: bool,
     /// The version took the place of one that was not purged.
-    pub(crate) replaced_servable: bool,
+    pub(crate) replaced_version: bool,
     /// The time before which this process asks the store nothing about the version.
     pub(crate) recheck_at: Tick,
-    /// The expired version may be served until this time, as a regeneration has failed.
+    /// Until then nobody can regenerate the version: it is in cooldown, or the store fails. Otherwise this
+    /// process alone has a reason to wait.
+    pub(crate) cools_down: bool,
+    /// The expired version may be served until this time, as a regeneration has failed, in this process or in
+    /// another one. Each way into a cooldown grants this.
     pub(crate) error_grace_until: Tick,
     /// The error of the last regeneration of this process, if that failed, for explanations.
     pub(crate) failure: Option<Arc<str>>,
@@ -179,8 +193,9 @@ impl<B> Version<B> {
             published_at,
             origin,
             age_unknown: false,
-            replaced_servable: false,
+            replaced_version: false,
             recheck_at: Tick(i64::MIN),
+            cools_down: false,
             error_grace_until: Tick(i64::MIN),
             failure: None,
         }
@@ -240,6 +255,14 @@ impl<B> Version<B> {
     /// Returns true if the version is invalidated, and from before this epoch.
     pub(crate) fn is_invalidated_before(&self, epoch: Epoch, list: &dyn InvalidationView) -> bool {
         self.page.meta.stored.epoch < epoch && self.validity(list) == Validity::Invalidated
+    }
+
+    /// Returns true if the version's generator did not know this epoch, or, where the epoch is later than what
+    /// a process `knew`, did not know what the process knew.
+    pub(crate) fn is_from_before(&self, epoch: Epoch, knew: Knowledge) -> bool {
+        let stored = &self.page.meta.stored;
+        let is_unknown = epoch > knew.epoch;
+        stored.epoch < epoch.min(knew.epoch) || is_unknown && stored.sightings < knew.sightings
     }
 
     /// Returns the seconds until the interval of the version ends, negative after that. Of an
@@ -366,12 +389,12 @@ impl<B> CacheEntry<B> {
         is_busy: impl FnOnce() -> bool,
     ) -> Lookup<B> {
         match self {
-            // In a cooldown nobody regenerates the page, for its author neither. Where the permit was
-            // missing, the visitor may bring one.
+            // In a cooldown nobody regenerates the page, for its author neither.
             Self::Version(version)
                 if visitor.min_epoch > Epoch::NONE
                     && context.now < version.recheck_at
-                    && !visitor.has_permit
+                    && version.cools_down
+                    && !visitor.demands
                     && version.freshness(context).is_servable() =>
             {
                 Lookup::Hit(Answer::Version(version))
@@ -397,7 +420,10 @@ impl<B> CacheEntry<B> {
                 recheck_at,
                 meta,
                 ..
-            } if context.now < recheck_at && context.list.validity(&meta) != Validity::Purged => {
+            } if context.now < recheck_at
+                && !visitor.demands
+                && context.list.validity(&meta) != Validity::Purged =>
+            {
                 let retry_in = until - context.now;
                 Lookup::Hit(Answer::Unavailable { retry_in })
             }

@@ -1,21 +1,21 @@
 //! The stored and cached content of a site: from a lookup in memory over a visit to an answer.
 //!
-//! [`Cache`] is the only thing of this module that [`site`](crate::site) and [`layer`](crate::layer) call.
-//! Behind it, each component owns its state, and none uses one above it:
+//! [`Cache`] joins the components for [`site`](crate::site) and [`layer`](crate::layer). Each component owns its
+//! state, and uses only those below it, as `tests/structure.rs` checks by this table:
 //!
 //! | component | owns | uses |
 //! |---|---|---|
-//! | [`commands`] | – | listing, memory, invalidation |
-//! | [`listing`] (read only) | – | memory, invalidation |
-//! | [`regeneration`] | the running regenerations, their permits, the leases of peers | compressor, memory, invalidation, parts |
+//! | [`commands`] | – | invalidation, invalidation_list, listing, memory |
+//! | [`listing`] (read only) | – | invalidation, memory |
+//! | [`regeneration`] | the running regenerations and their permits | compressor, invalidation, memory, parts, peer_leases |
 //! | [`compressor`] | the turn to compress | memory |
-//! | [`invalidation`] | the timeline of the sync, the outbox's rows to do again | housekeeping, invalidation list, peer leases |
+//! | [`invalidation`] | the timeline of the sync, the outbox's rows to do again | housekeeping, invalidation_list, peer_leases |
 //! | [`housekeeping`] | when to prune and to check the capacity | – |
 //! | [`memory`] | the entries | – |
-//! | [`invalidation_list`] | what is invalidated, as far as this process knows | – |
-//! | [`peer_leases`] | the leases of other processes that this one has met | – |
 //! | [`parts`] | what a running generator inherits | – |
-//! | [`environment`] | – (the store, the locks, the clock, the list and the settings, for all of them) | invalidation list |
+//! | [`peer_leases`] | the leases of other processes: a regeneration adds those that it meets, the sync ends them | – |
+//! | [`environment`] | – (the store, the locks, the clock, the list and the settings, for all of them) | invalidation_list |
+//! | [`invalidation_list`] | what is invalidated, as far as this process knows | – |
 //!
 //! [`entry`], [`content`], [`metadata`], [`epochs`], [`history`] and [`failure`] are values. Start with
 //! [`entry`], and then read `regeneration/machine.rs`.
@@ -301,9 +301,10 @@ impl Cache {
         Visited { answer, leads }
     }
 
-    /// Invalidates a resource, and visits until the version is newer than the invalidation. Returns
-    /// an older answer after a failure, after the policy's `timeout`, and where a cooldown or a
-    /// shutdown permits no regeneration.
+    /// Invalidates a resource, and visits it as who demands a regeneration. For a regeneration that is under
+    /// way, here or in another process, the visit waits for the policy's `timeout` at most, and then for its
+    /// own. The answer is older than the invalidation after a failure, in a cooldown, while the database
+    /// fails, and after that time; the next visit regenerates the page then.
     pub(crate) async fn regenerate(
         &self,
         key: &str,

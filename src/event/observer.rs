@@ -48,6 +48,7 @@ impl Observer {
 
     /// Records a note of the store, which the store has logged.
     pub(crate) fn noted(&self, note: &Note<'_>) {
+        assert_no_lock_is_held();
         #[cfg(feature = "metrics")]
         super::metrics::noted(note);
         let subscribers = self.0.subscribers.get();

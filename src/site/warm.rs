@@ -105,9 +105,12 @@ impl Perennial {
 
     /// Regenerates these pages now, also fresh ones, as [`warm`](Self::warm) does missing ones.
     ///
-    /// Invalidates each page, in the variant of the request, and visits it until there is a newer
-    /// version, its generator fails, or the policy's [`timeout`](crate::Refresh::timeout) has
-    /// passed.
+    /// Invalidates each page, in the variant of the request, and visits it. A visit waits for a regeneration
+    /// that is under way, here or in another process, for the policy's
+    /// [`timeout`](crate::Refresh::timeout) at most, and then for its own.
+    ///
+    /// The answers are those of [`warm`](Self::warm). After `Stale`, `Unavailable` and `Failed` the page stays
+    /// invalidated: the next visitor's request regenerates it.
     ///
     /// # Cancel safety
     ///

@@ -183,7 +183,6 @@ async fn author_waits_for_the_version_that_another_process_generates() {
     }
 }
 
-/// In the process that has made the change there is nothing to wait for: it knows the change.
 /// A generator that has read the list before the change is not the author's.
 #[tokio::test(start_paused = true)]
 async fn author_does_not_share_a_generation_that_began_before_the_change() {
@@ -204,6 +203,7 @@ async fn author_does_not_share_a_generation_that_began_before_the_change() {
     assert!(begun.elapsed() < 3 * GENERATOR, "{:?}", begun.elapsed());
 }
 
+/// In the process that has made the change there is nothing to wait for: it knows the change.
 #[tokio::test(start_paused = true)]
 async fn author_waits_for_no_sync_in_the_process_of_the_change() {
     let [here, there] = two_processes().await;

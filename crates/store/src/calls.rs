@@ -260,7 +260,8 @@ calls! {
     Evict "evict" writes [] { excess: u64 } -> u64;
 
     /// Removes the entries whose retention is over, among the next few entries after
-    /// `after`. Returns the place to continue; `None`: there are no more entries.
+    /// `after`. Returns the place to continue, and the smallest epoch of these few: the smallest one of all
+    /// entries is the minimum over all calls. `None`: there are no more entries.
     PruneEntries "prune-entries" writes [] { after: Option<String> }
         -> Option<Pruned>;
 
@@ -285,9 +286,10 @@ calls! {
         { kind: LockKind, unused: Unused, after: Option<String> } -> Option<String>;
 
     /// Removes up to 10,000 invalidations after the epoch `after`, if they are older than `age` and
-    /// not later than `oldest`, the smallest epoch of a stored entry. For processes that have not
+    /// not later than `oldest`, the smallest epoch of all stored entries. For processes that have not
     /// read them, a purge of everything (`purged_prefix:`) is stored before, with the latest
-    /// removed epoch; it applies to no stored entry. Names that begin with `revision:` stay.
+    /// removed epoch. It applies to no stored entry, provided that `oldest` is not too great: otherwise new
+    /// processes find pages purged that nobody has purged. Names that begin with `revision:` stay.
     /// Returns the place to continue; `None`: there are no more.
     PruneInvalidations "prune-invalidations" writes []
         { oldest: Epoch, age: Duration, after: Option<Epoch> } -> Option<Epoch>;

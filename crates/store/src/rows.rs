@@ -37,8 +37,9 @@ pub struct Unused {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pruned {
+    /// The name of the last entry that this call has examined.
     pub last: String,
-    /// The smallest epoch of the examined entries; [`Epoch::MAX`] without any.
+    /// The smallest epoch of the entries that this call has examined and left; [`Epoch::MAX`] without any.
     pub oldest: Epoch,
 }
 
@@ -197,6 +198,7 @@ pub struct LockState {
     pub fence: Fence,
     /// The lock has an owner; without one it is free or in cooldown.
     pub owned: bool,
+    /// The time until the lease or the cooldown ends.
     pub remaining: Duration,
     /// The number of releases with a cooldown since the last one without.
     pub failures: u32,
@@ -246,6 +248,7 @@ pub struct Numbered {
 pub struct Awaited {
     /// The fence of the stored version; [`Fence::NONE`] if there is none.
     pub fence: Fence,
+    /// The time until the lease of its lock ends; zero in a cooldown.
     pub remaining: Duration,
 }
 

@@ -20,11 +20,8 @@ impl Housekeeping {
         let Some(lease) = environment.locks.take_housekeeping(LOCK).await? else {
             return Ok(());
         };
-        let (mut oldest, mut after) = (Epoch::MAX, None);
-        while let Some(pruned) = store.call(PruneEntries { after }).await? {
-            oldest = oldest.min(pruned.oldest);
-            after = Some(pruned.last);
-        }
+        let oldest = self.prune_entries().await?;
+        tracing::debug!(target: "perennial", %oldest, "entries were pruned; invalidations up to this epoch may go");
         let mut after = None;
         loop {
             let prune = PruneInvalidations::new(oldest, INVALIDATION_MEMORY, after);
@@ -36,6 +33,18 @@ impl Housekeeping {
         environment.locks.prune(retention).await?;
         // The lock is in cooldown until the next pruning.
         lease.release_after(interval(retention)).await
+    }
+
+    /// Removes the versions whose retention is over. Returns the smallest epoch of all that are left: an
+    /// invalidation that is removed although one of them is older would purge that one, for processes that
+    /// have not read it.
+    async fn prune_entries(&self) -> Result<Epoch, Error> {
+        let (mut oldest, mut after) = (Epoch::MAX, None);
+        while let Some(pruned) = self.environment.store.call(PruneEntries { after }).await? {
+            oldest = oldest.min(pruned.oldest);
+            after = Some(pruned.last);
+        }
+        Ok(oldest)
     }
 }
 

@@ -15,11 +15,10 @@ use super::{
 };
 use crate::{
     cache::{
-        Answer, Representations, Version,
+        Representations, Version,
         entry::DecisionContext,
         parts::{Chain, Permit},
     },
-    event::Bypass,
     policy::Refresh,
     timing::RECHECK,
 };
@@ -88,14 +87,6 @@ impl Driver {
 
     pub(super) fn generates_by(&mut self, work: Generate) {
         self.work = Some(work);
-    }
-
-    /// Ends before the begin, as the request cannot be generated for. Visitors who have joined meanwhile
-    /// get this reason.
-    pub(super) fn refuse(mut self, why: Bypass) {
-        if let Some(progress) = self.leave(false) {
-            progress.send_replace(Progress::Done(Answer::Pass(why)));
-        }
     }
 
     /// Runs to the end, also without visitors, once its own generator has begun.
@@ -171,7 +162,7 @@ impl Driver {
         }
         // First the key is free for the next regeneration: a visitor who is answered below may come
         // again at once, and find the page invalidated.
-        let visitors = if self.regeneration.is_over() {
+        let visitors = if self.regeneration.is_releasing() {
             self.leave(true)
         } else {
             self.progress.clone()
@@ -400,7 +391,10 @@ impl Driver {
 impl Drop for Driver {
     /// Lets another request start a regeneration, after a panic, too.
     fn drop(&mut self) {
-        drop(self.leave(false));
+        let visitors = self.leave(false);
+        if let (Some(visitors), None) = (visitors, &self.work) {
+            visitors.send_replace(Progress::Withdrawn);
+        }
         if let Some(releasing) = self.releasing.take() {
             let own = releasing.subscribe();
             let mut running = self.regenerations.running.lock();

@@ -3,11 +3,12 @@
 //!
 //! # Who calls it
 //!
-//! `driver.rs` runs one [`Regeneration`] in a task of its own:
+//! `visit.rs` creates a [`Regeneration`] for the visitor who starts it, under the lock of the list of running
+//! ones, and `driver.rs` runs it in a task of its own:
 //!
-//! 1. It creates the machine under the lock of the list of running regenerations, and then delivers
-//!    [`Input::Start`], or [`Input::StoreFailed`] if the store has not told the process the
-//!    invalidations from before its start.
+//! 1. The driver delivers [`Input::Start`], or [`Input::StoreFailed`] if the store has not told the process
+//!    the invalidations from before its start. A regeneration whose request cannot be generated for is
+//!    dropped before that.
 //! 2. [`Regeneration::on`] returns an [`Output`]. The driver carries its parts out **in the order of
 //!    the struct's fields**: a result is reported before the memory tier has it, and memory has it
 //!    before a waiting visitor learns of it. Then it begins `action`. `None` means that the action
@@ -30,15 +31,15 @@
 //!     TakingPermit --> Probing
 //!     TakingPermit --> Acquiring: the newest version is this process's own
 //!     TakingPermit --> Generating: the store failed, and nothing may be served
-//!     TakingPermit --> Ended: keeps the old version
+//!     TakingPermit --> Ended: keeps the old version, or a cooldown
 //!     Probing --> Acquiring: the lock is free
 //!     Probing --> WaitingForPeer: a peer holds the lease, and nothing may be served
 //!     Probing --> Generating: the store failed, and nothing may be served
-//!     Probing --> Ended: a newer version, or keeps the old one
+//!     Probing --> Ended: a newer version, keeps the old one, or a cooldown of any process
 //!     Acquiring --> Generating: acquired
 //!     Acquiring --> Probing: the lock has changed since the last publish
 //!     Acquiring --> WaitingForPeer: a peer was faster, and nothing may be served
-//!     Acquiring --> Ended: keeps the old version
+//!     Acquiring --> Ended: keeps the old version, or a cooldown
 //!     WaitingForPeer --> AwaitingVisitor: the pause is over
 //!     WaitingForPeer --> Ended: the process shuts down
 //!     AwaitingVisitor --> AskingForPeerLease
@@ -55,6 +56,7 @@
 //!     ProbingAfterRefusal --> Releasing
 //!     Releasing --> Ended
 //!     Ended --> [*]
+//!     note left of Releasing: a panic of the application leads here from every state
 //! ```
 //!
 //! # The transitions
@@ -228,8 +230,9 @@ pub(crate) enum Action<B> {
 }
 
 impl<B> Action<B> {
-    /// Returns true for an action that runs on the regeneration's permit. A publish may take long, and
-    /// a wait for another process costs nothing here.
+    /// Returns true for an action that runs on the regeneration's permit. A publish may take long, and a wait
+    /// for another process costs nothing here. A permit that a request of the application has lent stays
+    /// with that request.
     pub(crate) fn needs_permit(&self) -> bool {
         matches!(
             self,
@@ -295,9 +298,9 @@ pub(super) enum State<B> {
         since: Tick,
         until: Tick,
     },
-    /// The pause is over. `asks_since`: the sync that tells of the peer's lease began then or later.
+    /// The pause is over, which began at `since`.
     AwaitingVisitor {
-        asks_since: Tick,
+        since: Tick,
     },
     /// A sync tells whether the peer still holds the lease.
     AskingForPeerLease,
@@ -400,7 +403,8 @@ impl<B: Content> Regeneration<B> {
             None => {}
         }
         let mut transition = Transition::new(&mut regeneration, context);
-        if transition.local_cooldown().is_none() {
+        // Who demands a regeneration waits for what the store says about the cooldown.
+        if request.is_requested || transition.local_cooldown().is_none() {
             transition.show(Progress::Probing);
         }
         let progress = transition.output.progress.unwrap_or(Progress::Probing);
@@ -429,7 +433,7 @@ impl<B: Content> Regeneration<B> {
 
     /// Returns true while the lease is being released: memory has the result, and the next regeneration
     /// of the key may be started.
-    pub(crate) fn is_over(&self) -> bool {
+    pub(crate) fn is_releasing(&self) -> bool {
         matches!(self.state, State::Releasing)
     }
 
@@ -531,9 +535,6 @@ impl<'a, B: Content> Transition<'a, B> {
                 self.end();
             }
             (State::WaitingForPeer { since, .. }, Input::TimerFired) => {
-                // A statement of another regeneration in the second half of the pause answers this
-                // one, too.
-                let asks_since = since + (self.context.now - since) / 2;
                 // Where a version may be served, visitors come and go without a wait, and find the key
                 // busy as long as this regeneration stands in its place.
                 let at_most = if self.is_servable() {
@@ -542,12 +543,13 @@ impl<'a, B: Content> Transition<'a, B> {
                     RECHECK
                 };
                 let action = Action::AwaitVisitor { at_most };
-                self.enter(State::AwaitingVisitor { asks_since }, action);
+                self.enter(State::AwaitingVisitor { since }, action);
             }
             (State::AwaitingVisitor { .. }, Input::NobodyWaits) => self.end(),
-            (State::AwaitingVisitor { asks_since }, Input::VisitorWaits) => {
-                let action = Action::AskForPeerLease { since: asks_since };
-                self.enter(State::AskingForPeerLease, action);
+            (State::AwaitingVisitor { since }, Input::VisitorWaits) => {
+                // A sync for another regeneration in the second half of the wait answers this one, too.
+                let since = since + (self.context.now - since) / 2;
+                self.enter(State::AskingForPeerLease, Action::AskForPeerLease { since });
             }
             (State::AskingForPeerLease, Input::PeerLease { held: true }) => self.wait_for_peer(),
             (State::AskingForPeerLease, Input::PeerLease { held: false }) => {
@@ -650,7 +652,7 @@ impl<'a, B: Content> Transition<'a, B> {
     fn probed(&mut self, found: ProbeResult<B>) {
         let stored_fence = found.stored.fence().max(self.machine.fence());
         self.keep_better(found.stored.version());
-        let is_servable = self.show_stale(false);
+        let shows_stale = self.show_stale(false);
         if self.freshness() == Some(Freshness::Fresh) {
             self.answer_with_newest();
             return self.end();
@@ -662,7 +664,7 @@ impl<'a, B: Content> Transition<'a, B> {
         let longest = self.context.policy.cooldown_time().max(RECHECK);
         let remaining = lock.remaining.min(longest);
         if lock.remaining.is_zero() {
-            if is_servable && !self.machine.has_permit {
+            if shows_stale && !self.machine.has_permit {
                 return self.keep_old(Outcome::Busy, RECHECK);
             }
             let probed = Some(found.epoch);
@@ -682,13 +684,14 @@ impl<'a, B: Content> Transition<'a, B> {
             } else {
                 self.wait_for_peer();
             }
-        } else if is_servable {
+        } else if shows_stale {
             self.keep_old(Outcome::Cooldown, remaining);
         } else {
-            let as_of = self.as_of(found.epoch);
+            // A regeneration of any process has failed.
             if self.grant_error_grace(remaining) {
-                self.serve_old(remaining);
+                self.serve_old(remaining, true);
             } else {
+                let as_of = self.as_of(found.epoch);
                 self.cool_down(remaining, remaining, as_of, None);
                 self.answer(Answer::Unavailable {
                     retry_in: remaining,
@@ -813,7 +816,7 @@ impl<'a, B: Content> Transition<'a, B> {
                     serves_old: true,
                     cooldown,
                 });
-                self.serve_old(cooldown);
+                self.serve_old(cooldown, true);
                 (cooldown, false)
             }
             Generated::NotStored(why, tags) => {
@@ -860,7 +863,7 @@ impl<'a, B: Content> Transition<'a, B> {
             newest.failure = Some(Arc::clone(&text));
         }
         if serves_old {
-            self.serve_old(cooldown);
+            self.serve_old(cooldown, true);
         } else {
             let recheck = match lease {
                 Some(_) => cooldown,
@@ -874,12 +877,11 @@ impl<'a, B: Content> Transition<'a, B> {
     }
 
     /// Ends after a panic outside of the generator: another regeneration waits for the cooldown, as after
-    /// a failure. The visitors find the channel of the progress closed.
+    /// a failure. Visitors get the old version, or find the channel of the progress closed.
     fn panicked(&mut self) {
         let cooldown = self.context.policy.cooldown_time();
-        if let Some(newest) = &mut self.machine.newest {
-            newest.recheck_at = self.context.now + cooldown;
-            self.output.entry = Some(CacheEntry::Version(newest.clone().into()));
+        if self.grant_error_grace(cooldown) {
+            self.serve_old(cooldown, true);
         } else {
             self.machine.failures = self.machine.failures.saturating_add(1);
             let failure = "the application's code panicked after its generator";
@@ -900,7 +902,7 @@ impl<'a, B: Content> Transition<'a, B> {
                 lock_untouched: true,
             },
         );
-        new.replaced_servable =
+        new.replaced_version =
             newest.is_some_and(|newest| newest.validity(self.context.list) != Validity::Purged);
         let Some(fence) = lease else {
             self.conclude(Outcome::Unsaved);
@@ -1129,10 +1131,11 @@ impl<'a, B: Content> Transition<'a, B> {
     }
 
     /// Answers with the old version. The process asks the store nothing about the version for
-    /// `time`.
-    fn serve_old(&mut self, time: Duration) {
+    /// `time`. `cools_down`: nobody can regenerate it before.
+    fn serve_old(&mut self, time: Duration, cools_down: bool) {
         if let Some(newest) = &mut self.machine.newest {
             newest.recheck_at = self.context.now + time;
+            newest.cools_down = cools_down;
             self.output.entry = Some(CacheEntry::Version(newest.clone().into()));
         }
         self.answer_with_newest();
@@ -1141,7 +1144,8 @@ impl<'a, B: Content> Transition<'a, B> {
     /// Ends with the old version and without a regeneration.
     fn keep_old(&mut self, outcome: Outcome, time: Duration) {
         self.conclude(outcome);
-        self.serve_old(time);
+        let cools_down = matches!(outcome, Outcome::Cooldown | Outcome::DatabaseUnavailable);
+        self.serve_old(time, cools_down);
         self.end();
     }
 
@@ -1163,6 +1167,8 @@ impl<'a, B: Content> Transition<'a, B> {
     }
 
     fn hit_for_pass(&mut self, why: Bypass, time: Duration, as_of: AsOf, tags: Tags) {
+        // What was shared before is withdrawn.
+        self.machine.newest = None;
         self.output.entry = Some(CacheEntry::HitForPass {
             until: self.context.now + time.max(RECHECK),
             why,

@@ -7,8 +7,7 @@
 //! - `visit`: starts and joins regenerations, for a request that memory cannot answer.
 //! - `check`: searches the machine with two processes, a store and faults.
 //!
-//! [`Regenerations`] is the only owner of the list of running regenerations, of their permits and of the
-//! leases of other processes.
+//! [`Regenerations`] is the only owner of the list of running regenerations and of their permits.
 
 #[cfg(test)]
 mod check;

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     cache::{
         Answer, Lookup,
-        entry::{CacheEntry, Visitor},
+        entry::{CacheEntry, Knowledge, Visitor},
         parts,
     },
     event::Bypass,
@@ -70,13 +70,18 @@ impl Regenerations {
     ) -> Visited {
         let mut visitor = Visitor {
             has_placeholder: options.has_placeholder,
+            demands: options.is_requested,
             min_epoch: options.min_epoch,
             ..Visitor::arriving_at(self.environment.now())
         };
         self.sync.wait_if_overdue().await;
+        visitor.knew = Knowledge {
+            epoch: self.environment.list.latest(),
+            sightings: self.environment.list.sightings(),
+        };
         let mut generate = Some(generate);
         'restart: loop {
-            let mut progress = match self.join(key, policy, &mut visitor, options, &mut generate) {
+            let mut progress = match self.join(key, policy, &visitor, options, &mut generate) {
                 Joined::Watches { progress, leads } => {
                     visitor.leads = leads;
                     progress
@@ -119,13 +124,12 @@ impl Regenerations {
         self: &Arc<Self>,
         key: &str,
         policy: &Refresh,
-        visitor: &mut Visitor,
+        visitor: &Visitor,
         options: VisitOptions,
         generate: &mut Option<impl FnOnce() -> Result<Generate, Bypass>>,
     ) -> Joined {
         let run = parts::current();
         let lent = run.as_ref().and_then(|run| run.permit(self.site()));
-        visitor.has_permit = lent.is_some();
         // What ends with this block does so after the lock: the last reference to a version drops a
         // value of the application's.
         let (entry, mut running);
@@ -172,10 +176,8 @@ impl Regenerations {
         driver.started_by(run.and_then(|run| run.chain()), lent);
         match generate() {
             Ok(work) => driver.generates_by(work),
-            Err(why) => {
-                driver.refuse(why);
-                return Joined::Answered(Answer::Pass(why));
-            }
+            // The drop of the driver tells those who have joined meanwhile.
+            Err(why) => return Joined::Answered(Answer::Pass(why)),
         }
         let run = async move {
             driver.run().await;

@@ -29,6 +29,9 @@ pub(crate) enum Progress<B> {
     /// next one may be (Varnish: hit-for-miss). The leader waits; the service itself answers the
     /// others, who would otherwise wait for a response that is not shared.
     Passing(Bypass),
+    /// The regeneration has not begun, as the request that started it cannot be generated for. The others
+    /// start one of their own.
+    Withdrawn,
     /// The answer is known. The regeneration may still be publishing or releasing.
     Done(Answer<B>),
 }
@@ -96,6 +99,8 @@ impl<B: Clone> Progress<B> {
                     (Freshness::Expired | Freshness::Purged, false) => first,
                 }
             }
+            Self::Withdrawn if context.now < first => return Next::Restart(first),
+            Self::Withdrawn => first,
             Self::Passing(why) if !leads => return Next::Answer(Answer::Pass(*why)),
             Self::Passing(why) => {
                 let until = limit(policy.timeout.max(context.statement_timeout));
@@ -128,7 +133,8 @@ impl<B: Clone> Progress<B> {
         let answer = || Next::Answer(Answer::Version(version.clone()));
         let first = visitor.arrived + context.policy.first_wait;
         let restart = || {
-            if context.now < first {
+            // A leader has brought its generator already.
+            if context.now < first && !visitor.leads {
                 Next::Restart(first)
             } else {
                 servable_or_unavailable(version, context)
@@ -140,8 +146,13 @@ impl<B: Clone> Progress<B> {
             Freshness::Purged => restart(),
             // The leader gets what its own regeneration has come to, whatever that is.
             _ if leads => answer(),
-            // The generator began before the epoch that the visitor knows of.
-            _ if version.is_invalidated_before(visitor.min_epoch, context.list) => restart(),
+            // The generator began before the epoch that the visitor has to see. One that began after the
+            // visitor's arrival is late enough, whatever was invalidated since.
+            _ if version.is_invalidated_before(visitor.min_epoch, context.list)
+                && version.is_from_before(visitor.min_epoch, visitor.knew) =>
+            {
+                restart()
+            }
             // The visitor has waited for this version.
             Freshness::Expired if !version.is_made_since(visitor.arrived) => restart(),
             _ => answer(),

@@ -91,7 +91,8 @@ impl OwnRequest {
         *locked(&self.answers.explanation) = Some(explanation);
     }
 
-    /// Returns the policy for this request, which waits for its own generator, and for no other process.
+    /// Returns the policy for this request, which waits for its own generator, and, unless it demands a
+    /// regeneration, for no other process.
     pub(super) fn policy(policy: Refresh) -> Refresh {
         policy
             .soft_timeout(policy.timeout)

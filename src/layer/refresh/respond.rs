@@ -57,7 +57,7 @@ impl RefreshLayer {
                 let made = arrived.filter(|arrived| version.is_made_since(*arrived));
                 let made = made.map(|_| Handling::Forwarded {
                     // The database may have had a version that memory did not have.
-                    why: if version.replaced_servable {
+                    why: if version.replaced_version {
                         Forward::Stale
                     } else {
                         why

@@ -268,9 +268,20 @@ where
     let is_forced = own_request
         .as_ref()
         .is_some_and(|request| request.purpose() == Purpose::Regenerate);
+    // A page is invalidated only if it can be generated.
+    let mut prepared = None;
+    if is_forced {
+        match request::to_generate(&parts, &resource, layer) {
+            Ok(request) => prepared = Some(request),
+            Err(why) => return pass(shared, (parts, body), Forward::Bypass, why).await,
+        }
+    }
     // Called for the request alone that starts the regeneration.
     let generate = || {
-        let request = request::to_generate(&parts, &resource, layer)?;
+        let request = match prepared.take() {
+            Some(request) => request,
+            None => request::to_generate(&parts, &resource, layer)?,
+        };
         let request = request.map(|()| ReqBody::default());
         let generator = generate(Arc::clone(&shared), request);
         Ok(Generate {

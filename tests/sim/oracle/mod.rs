@@ -22,13 +22,20 @@
 //! | S21 | an idempotent request that never ran does not stay unknown, whenever its `Begin` is carried out |
 //! | S18 | a process generates without a lease only while the database is away |
 //!
-//! `src/cache/regeneration/check` explores the decisions for the same list without S9, and with two
-//! more:
+//! `src/cache/regeneration/check` explores the decisions for the same list without S9, and with these:
 //!
 //! | | promise |
 //! |---|---|
-//! | S17 | a view of memory never allows what S6 to S8 forbid, at any later time |
+//! | S17 | an entry of memory never allows what S6 to S8 forbid, at any later time |
 //! | S20 | of the visitors of a purged generation, only the leader generates alone |
+//! | S21 | no generator runs without a permit while a version may be served |
+//! | S22 | nobody but the leader of its own process waits for a response that was not stored the last time |
+//! | S23 | a version that is not fresh is served only while the next one is under way, or cannot be |
+//! | S24 | a regeneration that waits for a peer goes on only for a visitor |
+//! | S25 | after a wait, the store is asked only when no peer is known to hold the lease |
+//! | S26 | the sync is asked about a peer's lease with the latest fence that the process has seen |
+//! | S27 | in time, who demands a regeneration gets content from before only as its leader |
+//! | S28 | in the cooldown of any process, a version within `stale-if-error` is served |
 
 mod cost;
 mod jobs;

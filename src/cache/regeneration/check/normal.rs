@@ -168,6 +168,7 @@ fn of_run(run: &mut Run, each: &mut impl FnMut(Part<'_>)) {
         Progress::Probing
         | Progress::GeneratingFirst
         | Progress::HeldByPeer
+        | Progress::Withdrawn
         | Progress::Passing(_)
         | Progress::Done(_) => {}
     }
@@ -241,7 +242,7 @@ fn of_state(state: &mut Regeneration<Read>, each: &mut impl FnMut(Part<'_>)) {
             each(Time(since));
             each(Until(until));
         }
-        State::AwaitingVisitor { asks_since } => each(Time(asks_since)),
+        State::AwaitingVisitor { since } => each(Time(since)),
         State::Generating { lease, until, .. } => {
             lease.iter_mut().for_each(|fence| each(Fence(fence)));
             each(Until(until));
@@ -297,20 +298,21 @@ impl<B: Hash> Hash for Publishing<B> {
 
 impl<B: Hash> Hash for Version<B> {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        // No decision reads `replaced_servable` and `failure`.
+        // No decision reads `replaced_version` and `failure`.
         let Self {
             page,
             fence,
             published_at,
             origin,
             age_unknown,
-            replaced_servable: _,
+            replaced_version: _,
             recheck_at,
+            cools_down,
             error_grace_until,
             failure: _,
         } = self;
         (fence, published_at, origin, age_unknown, recheck_at).hash(hasher);
-        (error_grace_until, &page.body, page.meta.as_of()).hash(hasher);
+        (cools_down, error_grace_until, &page.body, page.meta.as_of()).hash(hasher);
     }
 }
 

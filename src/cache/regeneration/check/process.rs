@@ -6,15 +6,15 @@ use perennial_store::Fence;
 
 use crate::{
     cache::{
-        entry::Visitor,
-        entry::{CacheEntry, DecisionContext, Origin, PeerLease, Version},
+        entry::{Answer, CacheEntry, DecisionContext, Origin, PeerLease, Version, Visitor},
+        epochs::Validity,
         regeneration::{
             check::{
                 content::{ModelList, Read, Text},
                 database::{Database, Reply, Row, Statement},
                 names,
                 normal::past,
-                setup::{Mutant, NOW, POLICY, Setup},
+                setup::{IF_ERROR, Mutant, NOW, POLICY, Setup},
                 table,
             },
             machine::{Generated, Input, LeaderRequest, ProbeResult, Regeneration, Stored},
@@ -242,6 +242,7 @@ impl Process {
             };
             let seen = run.seen.take();
             let is_due = matches!(event, Input::TimerFired);
+            let is_cooling = matches!(&event, Input::Probed(found) if !found.lock.owned && !found.lock.remaining.is_zero());
             let unsaved = match &event {
                 Input::Probed(found) => {
                     let unsaved = run.regeneration.newest.clone().filter(Version::is_unsaved);
@@ -269,6 +270,19 @@ impl Process {
             {
                 return Err(
                     "S26: the sync is asked about a peer's lease with the latest fence that the process has seen",
+                );
+            }
+            if is_cooling
+                && matches!(
+                    step.progress,
+                    Some(Progress::Done(Answer::Unavailable { .. }))
+                )
+                && let Some(newest) = &run.regeneration.newest
+                && newest.validity(&self.known) != Validity::Purged
+                && newest.age(NOW) < POLICY.interval + IF_ERROR
+            {
+                return Err(
+                    "S28: in the cooldown of any process, a version within stale-if-error is served",
                 );
             }
             if is_due
@@ -308,7 +322,7 @@ impl Process {
         let is_over = self
             .run
             .as_ref()
-            .is_some_and(|run| run.regeneration.is_over());
+            .is_some_and(|run| run.regeneration.is_releasing());
         if !is_over || around.setup.mutant == Some(Mutant::ReleasingCountsAsRunning) {
             return Ok(());
         }
@@ -391,7 +405,7 @@ impl Process {
         let cooldown = setup.policy().cooldown_time();
         let failures = self.run.as_ref().map_or(0, |run| run.regeneration.failures);
         let grace = match event {
-            Input::Generated(Generated::Failed(_)) => cooldown,
+            Input::Generated(Generated::Failed(_)) | Input::Panicked => cooldown,
             Input::TimerFired if generating.is_some() => cooldown,
             Input::Probed(ProbeResult { lock, .. }) if !lock.owned => lock.remaining.min(cooldown),
             _ => return,

@@ -8,8 +8,8 @@ use crate::{
     cache::{
         entry::Visitor,
         entry::{
-            Answer, CacheEntry, DecisionContext, Freshness, InvalidationView, Lookup, Origin,
-            Version,
+            Answer, CacheEntry, DecisionContext, Freshness, InvalidationView, Knowledge, Lookup,
+            Origin, Version,
         },
         regeneration::{
             check::{
@@ -55,7 +55,11 @@ impl Process {
         let visitor = match request {
             Request::Demand => Visitor {
                 min_epoch: self.known.marks.stale,
-                has_permit: true,
+                demands: true,
+                knew: Knowledge {
+                    epoch: self.known.marks.latest,
+                    ..Knowledge::default()
+                },
                 ..visitor
             },
             Request::Ordinary | Request::WithoutPermit => visitor,
@@ -85,7 +89,7 @@ impl Process {
         let is_under_way = self
             .run
             .as_ref()
-            .is_some_and(|run| !run.regeneration.is_over());
+            .is_some_and(|run| !run.regeneration.is_releasing());
         let has_reason = context.now < version.recheck_at || self.closing || self.is_held();
         if version.freshness(&context) == Freshness::Fresh || is_under_way || has_reason {
             Ok(())

@@ -51,6 +51,82 @@ fn expired_version_is_served_for_the_cooldown_after_a_failure_within_stale_if_er
 }
 
 #[test]
+fn expired_version_is_served_in_the_cooldown_of_another_process_within_stale_if_error() {
+    let cooldown = LockState {
+        fence: Fence(2),
+        owned: false,
+        remaining: S / 2,
+        failures: 1,
+    };
+    for (age, is_served) in [(5 * S, true), (6 * S, false)] {
+        // Known to this process before, and found by the probe.
+        for is_known in [true, false] {
+            let mut process = Process::new();
+            let expired = Some(process.version(age, Origin::Stored));
+            let (known, stored) = if is_known {
+                (expired, None)
+            } else {
+                (None, expired)
+            };
+            let (mut state, _) = process.begun(known);
+            let step = process.on(&mut state, found(stored, cooldown));
+            match done(&step) {
+                Answer::Version(version) if is_served => {
+                    process.now = process.now + (S / 2 - Duration::from_micros(1));
+                    assert_eq!(version.freshness(&process.context()), Freshness::Stale);
+                    process.now = process.now + Duration::from_micros(1);
+                    assert_eq!(version.freshness(&process.context()), Freshness::Expired);
+                }
+                Answer::Unavailable { .. } if !is_served => {}
+                answer => panic!("{age:?}: {answer:?}"),
+            }
+        }
+    }
+}
+
+/// The author of a change waits for the new version, unless nobody can generate it.
+#[test]
+fn author_gets_the_old_version_at_once_in_a_cooldown_alone() {
+    let mut process = Process::new();
+    process.list.marks.stale = Epoch(1);
+    process.list.marks.latest = Epoch(1);
+    let stale = process.version(S, Origin::Stored);
+    let author = Visitor {
+        min_epoch: Epoch(1),
+        ..visitor()
+    };
+    let demands = Visitor {
+        demands: true,
+        ..author
+    };
+    let after = |lock: LockState, input: Option<Input<Read>>| {
+        let (mut state, _) = process.begun(Some(stale.clone()));
+        let mut step = process.on(&mut state, found(None, lock));
+        if let Some(input) = input {
+            step = process.on(&mut state, input);
+        }
+        step.entry.expect("the old version")
+    };
+    let cools_down = LockState {
+        remaining: S,
+        ..LockState::default()
+    };
+    let cooldown = after(cools_down, None);
+    let lost_race = after(LockState::default(), Some(Input::Acquired(None)));
+    let failed = after(LockState::default(), Some(Input::StoreFailed));
+    for (entry, is_hit) in [(cooldown, true), (lost_race, false), (failed, true)] {
+        let lookup =
+            |visitor: Visitor| entry.clone().lookup(&visitor, &process.context(), || false);
+        let all = lookup(visitor());
+        assert!(matches!(all, Lookup::Hit(_)), "{all:?}");
+        let found = lookup(author);
+        assert_eq!(matches!(found, Lookup::Hit(_)), is_hit, "{found:?}");
+        let demanded = lookup(demands);
+        assert!(matches!(demanded, Lookup::Stale), "{demanded:?}");
+    }
+}
+
+#[test]
 fn hit_for_pass_lasts_until_its_end_or_an_invalidation() {
     let mut process = Process::new();
     let view = || CacheEntry::<Read>::HitForPass {
@@ -151,6 +227,14 @@ fn cooldown_that_began_without_the_store_asks_the_store_again_before_the_generat
         panic!("{step:?}");
     };
     assert_eq!((still, recheck_at), (until, process.now + S));
+
+    // Who demands a regeneration waits for the store, and not for the end of the cooldown.
+    let request = LeaderRequest {
+        is_requested: true,
+        ..LeaderRequest::default()
+    };
+    let (_, shown) = Regeneration::new(Some(view.clone()), request, &process.context());
+    assert!(matches!(shown, Progress::Probing), "{shown:?}");
 
     let (mut state, _) = asking(&process);
     let version = process.version(S, Origin::Stored);

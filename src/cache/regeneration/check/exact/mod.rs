@@ -12,9 +12,11 @@ use perennial_store::{Awaited, Epoch, Fence, LockState};
 use crate::{
     cache::{
         Failure,
-        entry::Visitor,
-        entry::{Answer, CacheEntry, DecisionContext, Freshness, Origin, PeerLease, Version},
-        epochs::{AsOf, Revised},
+        entry::{
+            Answer, CacheEntry, DecisionContext, Freshness, Knowledge, Origin, Page, PeerLease,
+            Version, Visitor,
+        },
+        epochs::{AsOf, Revised, Sighting},
         regeneration::{
             check::{
                 content::{ModelList, Read, Text, meta},

@@ -54,7 +54,7 @@ fn lease_lasts_until_it_is_released_or_its_holder_has_published() {
 }
 
 #[test]
-fn flight_asks_for_the_version_only_when_the_lease_is_over() {
+fn version_is_asked_for_only_when_the_lease_is_over() {
     let process = Process::new();
     let purged = Process::purged();
     // A stored version that may not be served counts as known.
@@ -257,7 +257,7 @@ fn published_version_replaces_an_older_one_unless_that_was_purged() {
         let mut state = process.generating(newest);
         let content = Input::Generated(Generated::Content(text(1).page()));
         match process.on(&mut state, content).action {
-            Some(Action::Publish { version, .. }) => version.replaced_servable,
+            Some(Action::Publish { version, .. }) => version.replaced_version,
             command => panic!("{command:?}"),
         }
     };
@@ -392,7 +392,7 @@ fn panic_of_the_application_ends_with_a_cooldown_and_a_release() {
             }
             (_, entry) => panic!("{entry:?}"),
         }
-        assert!(state.is_over());
+        assert!(state.is_releasing());
         let step = process.on(&mut state, Input::Released);
         assert!(matches!(step.action, Some(Action::End)), "{step:?}");
         let step = process.on(&mut state, Input::Panicked);

@@ -161,6 +161,10 @@ fn version_from_before_an_epoch_is_given_to_nobody_who_has_to_see_that_epoch() {
         let visitor = Visitor {
             leads,
             min_epoch: Epoch(1),
+            knew: Knowledge {
+                epoch: Epoch(1),
+                ..Knowledge::default()
+            },
             ..Visitor::arriving_at(process.now - ago)
         };
         let done = Progress::Done(Answer::Version(version(epoch).into()));
@@ -183,4 +187,53 @@ fn version_from_before_an_epoch_is_given_to_nobody_who_has_to_see_that_epoch() {
         matches!(leader, Next::Answer(Answer::Version(_))),
         "the decision of its own regeneration: {leader:?}"
     );
+}
+
+/// A part of a page is not to be invalidated, and an author may know of a change that has no epoch yet. Both
+/// take what began after they had come; otherwise they would wait as long as anything is invalidated.
+#[test]
+fn version_that_began_after_the_arrival_answers_who_accepts_no_invalidated_one() {
+    let mut process = Process::new();
+    process.list.marks.stale = Epoch(9);
+    process.list.marks.latest = Epoch(9);
+    let origin = Origin::Published {
+        lock_untouched: true,
+    };
+    for (epoch, sightings, is_answer) in [(4, 2, false), (5, 1, false), (5, 2, true), (7, 3, true)]
+    {
+        let page = Page {
+            meta: meta(text(epoch).as_of).seen(Sighting(sightings)),
+            body: Epoch(epoch),
+        };
+        let version = Version {
+            page: Arc::new(page),
+            ..process.version(Duration::ZERO, origin)
+        };
+        let visitor = Visitor {
+            min_epoch: Epoch::MAX,
+            knew: Knowledge {
+                epoch: Epoch(5),
+                sightings: Sighting(2),
+            },
+            ..Visitor::arriving_at(process.now - S)
+        };
+        let done = Progress::Done(Answer::Version(version.into()));
+        let next = done.wait(&visitor, &process.context());
+        match next {
+            Next::Answer(Answer::Version(_)) if is_answer => {}
+            Next::Restart(_) if !is_answer => {}
+            next => panic!("{epoch} {sightings}: {next:?}"),
+        }
+    }
+}
+
+#[test]
+fn visitors_begin_anew_when_the_regeneration_that_they_joined_is_withdrawn() {
+    let process = Process::new();
+    let withdrawn = |ago| wait(&process, &Progress::Withdrawn, false, ago);
+    assert!(matches!(withdrawn(S), Next::Restart(_)));
+    assert!(matches!(
+        withdrawn(3 * S),
+        Next::Answer(Answer::Unavailable { .. })
+    ));
 }
