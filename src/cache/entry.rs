@@ -101,18 +101,13 @@ pub(crate) struct Visitor {
     pub(crate) has_placeholder: bool,
     /// The application demands a regeneration: it is tried even where this process knows of a cooldown.
     pub(crate) demands: bool,
+    /// The visitor brings a permit for a regeneration.
+    pub(crate) has_permit: bool,
     /// For this visitor, an invalidated version from before this epoch counts as expired; a valid one
     /// never does. [`Epoch::NONE`]: no version does.
     pub(crate) min_epoch: Epoch,
-    /// What the process knew when the visitor had come. A generator that begins later knows it, too.
-    pub(crate) knew: Knowledge,
-}
-
-/// What a process knows of invalidations at a time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Knowledge {
-    pub(crate) epoch: Epoch,
-    pub(crate) sightings: Sighting,
+    /// The latest epoch that the process knew when the visitor had come.
+    pub(crate) known_epoch: Epoch,
 }
 
 impl Visitor {
@@ -123,8 +118,9 @@ impl Visitor {
             leads: false,
             has_placeholder: false,
             demands: false,
+            has_permit: false,
             min_epoch: Epoch::NONE,
-            knew: Knowledge::default(),
+            known_epoch: Epoch::NONE,
         }
     }
 }
@@ -155,6 +151,28 @@ pub(crate) struct Page<B> {
     pub(crate) body: B,
 }
 
+/// Why a process asks the store nothing about a version for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Pause {
+    /// The process had no permit for a regeneration.
+    Busy,
+    /// Another process was faster.
+    Peer,
+    /// A regeneration has failed, or the store does.
+    Cooldown,
+}
+
+impl Pause {
+    /// Returns true if it keeps a visitor from a regeneration who accepts no old version.
+    fn holds_for(self, visitor: &Visitor) -> bool {
+        match self {
+            Self::Busy => !visitor.has_permit,
+            Self::Peer => false,
+            Self::Cooldown => !visitor.demands,
+        }
+    }
+}
+
 /// A version in memory. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Version<B> {
@@ -163,6 +181,8 @@ pub(crate) struct Version<B> {
     pub(crate) fence: Fence,
     /// The time of the publish, by the clock of this process.
     pub(crate) published_at: Tick,
+    /// The begin of the generator, if it ran in this process; otherwise long ago.
+    pub(crate) began: Tick,
     pub(crate) origin: Origin,
     /// The row is dated in the future, as the database's clock was set back: the version counts as stale.
     pub(crate) age_unknown: bool,
@@ -170,11 +190,10 @@ pub(crate) struct Version<B> {
     pub(crate) replaced_version: bool,
     /// The time before which this process asks the store nothing about the version.
     pub(crate) recheck_at: Tick,
-    /// Until then nobody can regenerate the version: it is in cooldown, or the store fails. Otherwise this
-    /// process alone has a reason to wait.
-    pub(crate) cools_down: bool,
+    /// Why not before.
+    pub(crate) pause: Pause,
     /// The expired version may be served until this time, as a regeneration has failed, in this process or in
-    /// another one. Each way into a cooldown grants this.
+    /// another one.
     pub(crate) error_grace_until: Tick,
     /// The error of the last regeneration of this process, if that failed, for explanations.
     pub(crate) failure: Option<Arc<str>>,
@@ -191,11 +210,12 @@ impl<B> Version<B> {
             page,
             fence,
             published_at,
+            began: Tick(i64::MIN),
             origin,
             age_unknown: false,
             replaced_version: false,
             recheck_at: Tick(i64::MIN),
-            cools_down: false,
+            pause: Pause::Peer,
             error_grace_until: Tick(i64::MIN),
             failure: None,
         }
@@ -257,12 +277,10 @@ impl<B> Version<B> {
         self.page.meta.stored.epoch < epoch && self.validity(list) == Validity::Invalidated
     }
 
-    /// Returns true if the version's generator did not know this epoch, or, where the epoch is later than what
-    /// a process `knew`, did not know what the process knew.
-    pub(crate) fn is_from_before(&self, epoch: Epoch, knew: Knowledge) -> bool {
-        let stored = &self.page.meta.stored;
-        let is_unknown = epoch > knew.epoch;
-        stored.epoch < epoch.min(knew.epoch) || is_unknown && stored.sightings < knew.sightings
+    /// Returns true if the version's generator began after the visitor had come: in this process by the clock,
+    /// in another one if it knew of a later epoch than this process did then.
+    pub(crate) fn began_after_arrival_of(&self, visitor: &Visitor) -> bool {
+        self.began > visitor.arrived || self.page.meta.stored.epoch > visitor.known_epoch
     }
 
     /// Returns the seconds until the interval of the version ends, negative after that. Of an
@@ -393,8 +411,7 @@ impl<B> CacheEntry<B> {
             Self::Version(version)
                 if visitor.min_epoch > Epoch::NONE
                     && context.now < version.recheck_at
-                    && version.cools_down
-                    && !visitor.demands
+                    && version.pause.holds_for(visitor)
                     && version.freshness(context).is_servable() =>
             {
                 Lookup::Hit(Answer::Version(version))

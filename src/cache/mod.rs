@@ -301,7 +301,7 @@ impl Cache {
         Visited { answer, leads }
     }
 
-    /// Invalidates a resource, and visits it as who demands a regeneration. For a regeneration that is under
+    /// Invalidates a resource, and visits it as a visitor who demands a regeneration. For a regeneration that is under
     /// way, here or in another process, the visit waits for the policy's `timeout` at most, and then for its
     /// own. The answer is older than the invalidation after a failure, in a cooldown, while the database
     /// fails, and after that time; the next visit regenerates the page then.
@@ -312,6 +312,12 @@ impl Cache {
         options: VisitOptions,
         generate: impl FnOnce() -> Result<Generate, Bypass>,
     ) -> Visited {
+        if self.environment.is_shutting_down() {
+            return Visited {
+                answer: Answer::Pass(Bypass::ShuttingDown),
+                leads: false,
+            };
+        }
         let epoch = match self.commands.invalidate(Target::Key(key)).await {
             Ok(epoch) => epoch,
             Err(error) => {

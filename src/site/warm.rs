@@ -110,7 +110,8 @@ impl Perennial {
     /// [`timeout`](crate::Refresh::timeout) at most, and then for its own.
     ///
     /// The answers are those of [`warm`](Self::warm). After `Stale`, `Unavailable` and `Failed` the page stays
-    /// invalidated: the next visitor's request regenerates it.
+    /// invalidated, and the next visitor's request regenerates it, unless the database has refused the
+    /// invalidation itself, which is in the log.
     ///
     /// # Cancel safety
     ///

@@ -141,15 +141,12 @@ impl Driver {
         let regenerations = Arc::clone(&self.regenerations);
         let context = regenerations.environment.context(&self.key, &self.policy);
         let Output {
-            conclusion,
             peer_lease,
             entry,
+            conclusion,
             progress,
             action,
         } = self.regeneration.on(&context, input);
-        if let Some(conclusion) = conclusion {
-            self.conclude(conclusion);
-        }
         if let Some(lease) = peer_lease {
             regenerations.peer_leases.insert(&self.key, lease);
         }
@@ -159,6 +156,9 @@ impl Driver {
             if let Some(newest) = self.regeneration.newest() {
                 regenerations.compressor.compress(&newest.page);
             }
+        }
+        if let Some(conclusion) = conclusion {
+            self.conclude(conclusion);
         }
         // First the key is free for the next regeneration: a visitor who is answered below may come
         // again at once, and find the page invalidated.

@@ -85,6 +85,9 @@ impl Driver {
             return Box::pin(std::future::pending());
         };
         assert_no_lock_is_held();
+        // Before the generator begins, as what it knows.
+        let sightings = self.regenerations.environment.list.sightings();
+        let started = self.regenerations.environment.now();
         let run = Arc::new(Run::generator(
             self.regenerations.site(),
             &self.key,
@@ -104,8 +107,6 @@ impl Driver {
         self.generator_begins(reason);
         let (regenerations, policy) = (Arc::clone(&self.regenerations), self.policy);
         let environment = &regenerations.environment;
-        let sightings = environment.list.sightings();
-        let started = environment.now();
         // Without a lease, the database has not told the time.
         let began = fence.map_or_else(|| environment.store.wall_clock(), Fence::acquired_at);
         Box::pin(async move {

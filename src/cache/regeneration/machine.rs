@@ -10,7 +10,7 @@
 //!    the invalidations from before its start. A regeneration whose request cannot be generated for is
 //!    dropped before that.
 //! 2. [`Regeneration::on`] returns an [`Output`]. The driver carries its parts out **in the order of
-//!    the struct's fields**: a result is reported before the memory tier has it, and memory has it
+//!    the struct's fields**: the memory tier has a result before it is reported, and it is reported
 //!    before a waiting visitor learns of it. Then it begins `action`. `None` means that the action
 //!    before goes on.
 //! 3. The end of each action is exactly one input, which the documentation of [`Action`] names. While
@@ -95,8 +95,8 @@ use crate::{
     cache::{
         Failure, Meta,
         entry::{
-            Answer, CacheEntry, Content, DecisionContext, Freshness, Origin, Page, PeerLease,
-            Version,
+            Answer, CacheEntry, Content, DecisionContext, Freshness, Origin, Page, Pause,
+            PeerLease, Version,
         },
         epochs::{AsOf, Validity},
     },
@@ -255,12 +255,12 @@ pub(crate) struct Keeping {
 /// The output of a transition. `None`: unchanged.
 #[derive(Clone, Debug)]
 pub(crate) struct Output<B> {
-    /// The end of the regeneration, to be reported.
-    pub(crate) conclusion: Option<Conclusion>,
     /// The lease of another process that this process has found.
     pub(crate) peer_lease: Option<PeerLease>,
     /// The new entry of the memory tier.
     pub(crate) entry: Option<CacheEntry<B>>,
+    /// The end of the regeneration, to be reported. The application's log may panic here.
+    pub(crate) conclusion: Option<Conclusion>,
     /// The new progress for waiting visitors.
     pub(crate) progress: Option<Progress<B>>,
     /// The next action; `None`: the running action continues.
@@ -307,7 +307,7 @@ pub(super) enum State<B> {
     Generating {
         lease: Option<Fence>,
         as_of: AsOf,
-        until: Tick,
+        began: Tick,
     },
     Publishing(Publishing<B>),
     /// The publish of this version was refused. The store is asked for the version that stands in its
@@ -317,8 +317,22 @@ pub(super) enum State<B> {
     },
     /// Memory has the result already. A request that finds it stale starts the next regeneration, which
     /// begins after the release.
-    Releasing,
+    Releasing {
+        cooldown: Duration,
+        removes: bool,
+    },
     Ended,
+}
+
+impl<B> State<B> {
+    /// Returns true if the regeneration holds the lease, as far as the machine knows.
+    fn has_lease(&self) -> bool {
+        match self {
+            Self::Generating { lease, .. } => lease.is_some(),
+            Self::Publishing(_) | Self::ProbingAfterRefusal { .. } => true,
+            _ => false,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -403,7 +417,7 @@ impl<B: Content> Regeneration<B> {
             None => {}
         }
         let mut transition = Transition::new(&mut regeneration, context);
-        // Who demands a regeneration waits for what the store says about the cooldown.
+        // A visitor who demands a regeneration waits for what the store says about the cooldown.
         if request.is_requested || transition.local_cooldown().is_none() {
             transition.show(Progress::Probing);
         }
@@ -421,7 +435,8 @@ impl<B: Content> Regeneration<B> {
     /// Returns the time of the next [`Input::TimerFired`].
     pub(crate) fn timer(&self, context: &DecisionContext<'_>) -> Option<Tick> {
         match &self.state {
-            State::WaitingForPeer { until, .. } | State::Generating { until, .. } => Some(*until),
+            State::WaitingForPeer { until, .. } => Some(*until),
+            State::Generating { began, .. } => Some(*began + context.policy.timeout),
             State::Publishing(publishing) => match publishing.retry_at {
                 Some(retry_at) => Some(retry_at),
                 None if publishing.served_unsaved => None,
@@ -434,7 +449,7 @@ impl<B: Content> Regeneration<B> {
     /// Returns true while the lease is being released: memory has the result, and the next regeneration
     /// of the key may be started.
     pub(crate) fn is_releasing(&self) -> bool {
-        matches!(self.state, State::Releasing)
+        matches!(self.state, State::Releasing { .. })
     }
 
     /// Returns the end of another process's lease, as far as this process knows.
@@ -476,9 +491,9 @@ impl<'a, B: Content> Transition<'a, B> {
             machine,
             context,
             output: Output {
-                conclusion: None,
                 peer_lease: None,
                 entry: None,
+                conclusion: None,
                 progress: None,
                 action: None,
             },
@@ -490,7 +505,14 @@ impl<'a, B: Content> Transition<'a, B> {
         let state = mem::replace(&mut self.machine.state, State::Ended);
         match (state, input) {
             (State::Ended, _) => {}
-            (_, Input::Panicked) => self.panicked(),
+            (State::Releasing { cooldown, removes }, Input::Panicked) => {
+                // The release may not have begun.
+                if self.machine.newest.is_some() {
+                    self.answer_with_newest();
+                }
+                self.release(cooldown, removes);
+            }
+            (state, Input::Panicked) => self.panicked(state.has_lease()),
 
             (State::Starting, Input::Start) => self.take_permit(false),
             (State::Starting, Input::StoreFailed) => self.take_permit(true),
@@ -556,13 +578,27 @@ impl<'a, B: Content> Transition<'a, B> {
                 self.take_permit(false);
             }
 
-            (State::Generating { lease, as_of, .. }, Input::Generated(generated)) => {
-                self.generated(lease, as_of, generated);
+            (
+                State::Generating {
+                    lease,
+                    as_of,
+                    began,
+                },
+                Input::Generated(generated),
+            ) => {
+                self.generated(lease, as_of, began, generated);
             }
-            (State::Generating { lease, as_of, .. }, Input::TimerFired) => {
+            (
+                State::Generating {
+                    lease,
+                    as_of,
+                    began,
+                },
+                Input::TimerFired,
+            ) => {
                 let timeout = self.context.policy.timeout;
                 let late = Failure::new(format!("the generator took longer than {timeout:?}"));
-                self.generated(lease, as_of, Generated::Failed(late));
+                self.generated(lease, as_of, began, Generated::Failed(late));
                 if let Some(conclusion) = &mut self.output.conclusion {
                     conclusion.outcome = Outcome::TimedOut;
                 }
@@ -588,7 +624,7 @@ impl<'a, B: Content> Transition<'a, B> {
             (State::ProbingAfterRefusal { refused }, Input::StoreFailed) => {
                 self.overtaken(&refused, None);
             }
-            (State::Releasing, Input::Released) => self.end(),
+            (State::Releasing { .. }, Input::Released) => self.end(),
 
             // The input comes too late.
             (state, _) => self.machine.state = state,
@@ -689,7 +725,7 @@ impl<'a, B: Content> Transition<'a, B> {
         } else {
             // A regeneration of any process has failed.
             if self.grant_error_grace(remaining) {
-                self.serve_old(remaining, true);
+                self.serve_old(remaining, Pause::Cooldown);
             } else {
                 let as_of = self.as_of(found.epoch);
                 self.cool_down(remaining, remaining, as_of, None);
@@ -782,7 +818,7 @@ impl<'a, B: Content> Transition<'a, B> {
         let generating = State::Generating {
             lease,
             as_of,
-            until: self.context.now + self.context.policy.timeout,
+            began: self.context.now,
         };
         let reason = self.reason();
         self.enter(generating, Action::Generate { as_of, reason });
@@ -804,10 +840,16 @@ impl<'a, B: Content> Transition<'a, B> {
         }
     }
 
-    fn generated(&mut self, lease: Option<Fence>, as_of: AsOf, generated: Generated<Arc<Page<B>>>) {
+    fn generated(
+        &mut self,
+        lease: Option<Fence>,
+        as_of: AsOf,
+        began: Tick,
+        generated: Generated<Arc<Page<B>>>,
+    ) {
         let policy = self.context.policy;
         let (cooldown, removes) = match generated {
-            Generated::Content(page) => return self.publish(lease, page),
+            Generated::Content(page) => return self.publish(lease, began, page),
             Generated::NotStored(Bypass::TooLarge, _) if self.is_servable() => {
                 let cooldown = policy.cooldown_time();
                 self.output.conclusion = Some(Conclusion {
@@ -816,7 +858,7 @@ impl<'a, B: Content> Transition<'a, B> {
                     serves_old: true,
                     cooldown,
                 });
-                self.serve_old(cooldown, true);
+                self.serve_old(cooldown, Pause::Cooldown);
                 (cooldown, false)
             }
             Generated::NotStored(why, tags) => {
@@ -862,14 +904,14 @@ impl<'a, B: Content> Transition<'a, B> {
         if let Some(newest) = &mut self.machine.newest {
             newest.failure = Some(Arc::clone(&text));
         }
+        let recheck = match lease {
+            Some(_) => cooldown,
+            // The store may have a version.
+            None => cooldown.min(RECHECK),
+        };
         if serves_old {
-            self.serve_old(cooldown, true);
+            self.serve_old(recheck, Pause::Cooldown);
         } else {
-            let recheck = match lease {
-                Some(_) => cooldown,
-                // The store may have a version.
-                None => cooldown.min(RECHECK),
-            };
             self.cool_down(cooldown, recheck, as_of, Some(text));
             self.answer(Answer::Failed(failure));
         }
@@ -878,20 +920,31 @@ impl<'a, B: Content> Transition<'a, B> {
 
     /// Ends after a panic outside of the generator: another regeneration waits for the cooldown, as after
     /// a failure. Visitors get the old version, or find the channel of the progress closed.
-    fn panicked(&mut self) {
-        let cooldown = self.context.policy.cooldown_time();
-        if self.grant_error_grace(cooldown) {
-            self.serve_old(cooldown, true);
+    fn panicked(&mut self, has_lease: bool) {
+        let policy = self.context.policy;
+        let serves_old = self.grant_error_grace(policy.cooldown_time());
+        let cooldown = if serves_old {
+            policy.cooldown_time()
+        } else {
+            policy.cooldown_after(self.machine.failures)
+        };
+        let recheck = if has_lease {
+            cooldown
+        } else {
+            cooldown.min(RECHECK)
+        };
+        if serves_old {
+            self.serve_old(recheck, Pause::Cooldown);
         } else {
             self.machine.failures = self.machine.failures.saturating_add(1);
-            let failure = "the application's code panicked after its generator";
+            let failure = "the application's code panicked in the task of the regeneration";
             let as_of = self.as_of(Epoch::NONE);
-            self.cool_down(cooldown, cooldown, as_of, Some(failure.into()));
+            self.cool_down(cooldown, recheck, as_of, Some(failure.into()));
         }
         self.release(cooldown, false);
     }
 
-    fn publish(&mut self, lease: Option<Fence>, page: Arc<Page<B>>) {
+    fn publish(&mut self, lease: Option<Fence>, began: Tick, page: Arc<Page<B>>) {
         let newest = self.machine.newest.as_ref();
         // The age counts from the first try, whose answer may be lost.
         let mut new = Version::new(
@@ -902,6 +955,7 @@ impl<'a, B: Content> Transition<'a, B> {
                 lock_untouched: true,
             },
         );
+        new.began = began;
         new.replaced_version =
             newest.is_some_and(|newest| newest.validity(self.context.list) != Validity::Purged);
         let Some(fence) = lease else {
@@ -1039,7 +1093,8 @@ impl<'a, B: Content> Transition<'a, B> {
     }
 
     fn release(&mut self, cooldown: Duration, removes: bool) {
-        self.enter(State::Releasing, Action::Release { cooldown, removes });
+        let releasing = State::Releasing { cooldown, removes };
+        self.enter(releasing, Action::Release { cooldown, removes });
     }
 
     // What memory, the visitors and the log get.
@@ -1131,11 +1186,11 @@ impl<'a, B: Content> Transition<'a, B> {
     }
 
     /// Answers with the old version. The process asks the store nothing about the version for
-    /// `time`. `cools_down`: nobody can regenerate it before.
-    fn serve_old(&mut self, time: Duration, cools_down: bool) {
+    /// `time`, for this reason.
+    fn serve_old(&mut self, time: Duration, pause: Pause) {
         if let Some(newest) = &mut self.machine.newest {
             newest.recheck_at = self.context.now + time;
-            newest.cools_down = cools_down;
+            newest.pause = pause;
             self.output.entry = Some(CacheEntry::Version(newest.clone().into()));
         }
         self.answer_with_newest();
@@ -1144,8 +1199,12 @@ impl<'a, B: Content> Transition<'a, B> {
     /// Ends with the old version and without a regeneration.
     fn keep_old(&mut self, outcome: Outcome, time: Duration) {
         self.conclude(outcome);
-        let cools_down = matches!(outcome, Outcome::Cooldown | Outcome::DatabaseUnavailable);
-        self.serve_old(time, cools_down);
+        let pause = match outcome {
+            Outcome::Busy => Pause::Busy,
+            Outcome::Elsewhere => Pause::Peer,
+            _ => Pause::Cooldown,
+        };
+        self.serve_old(time, pause);
         self.end();
     }
 

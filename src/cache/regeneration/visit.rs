@@ -17,7 +17,7 @@ use super::{
 use crate::{
     cache::{
         Answer, Lookup,
-        entry::{CacheEntry, Knowledge, Visitor},
+        entry::{CacheEntry, Visitor},
         parts,
     },
     event::Bypass,
@@ -75,13 +75,10 @@ impl Regenerations {
             ..Visitor::arriving_at(self.environment.now())
         };
         self.sync.wait_if_overdue().await;
-        visitor.knew = Knowledge {
-            epoch: self.environment.list.latest(),
-            sightings: self.environment.list.sightings(),
-        };
+        visitor.known_epoch = self.environment.list.latest();
         let mut generate = Some(generate);
         'restart: loop {
-            let mut progress = match self.join(key, policy, &visitor, options, &mut generate) {
+            let mut progress = match self.join(key, policy, &mut visitor, options, &mut generate) {
                 Joined::Watches { progress, leads } => {
                     visitor.leads = leads;
                     progress
@@ -124,12 +121,13 @@ impl Regenerations {
         self: &Arc<Self>,
         key: &str,
         policy: &Refresh,
-        visitor: &Visitor,
+        visitor: &mut Visitor,
         options: VisitOptions,
         generate: &mut Option<impl FnOnce() -> Result<Generate, Bypass>>,
     ) -> Joined {
         let run = parts::current();
         let lent = run.as_ref().and_then(|run| run.permit(self.site()));
+        visitor.has_permit = lent.is_some();
         // What ends with this block does so after the lock: the last reference to a version drops a
         // value of the application's.
         let (entry, mut running);

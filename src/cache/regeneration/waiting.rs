@@ -59,6 +59,12 @@ impl<B: Clone> Progress<B> {
             Self::Done(Answer::Version(version)) => {
                 return Self::wait_after(version, leads, visitor, context);
             }
+            // The answer of a regeneration that may have begun before the demand.
+            Self::Done(Answer::Failed(_) | Answer::Unavailable { .. })
+                if visitor.demands && !visitor.leads && context.now < first =>
+            {
+                return Next::Restart(first);
+            }
             Self::Done(answer) => return Next::Answer(answer.clone()),
             // The statement's limit ends the probe, unless the runtime of the leader has stopped.
             Self::Probing if leads => limit(policy.timeout.max(context.statement_timeout)),
@@ -99,8 +105,13 @@ impl<B: Clone> Progress<B> {
                     (Freshness::Expired | Freshness::Purged, false) => first,
                 }
             }
-            Self::Withdrawn if context.now < first => return Next::Restart(first),
-            Self::Withdrawn => first,
+            Self::Withdrawn => {
+                let until = first.max(limit(context.store_patience));
+                if context.now < until {
+                    return Next::Restart(until);
+                }
+                until
+            }
             Self::Passing(why) if !leads => return Next::Answer(Answer::Pass(*why)),
             Self::Passing(why) => {
                 let until = limit(policy.timeout.max(context.statement_timeout));
@@ -149,7 +160,7 @@ impl<B: Clone> Progress<B> {
             // The generator began before the epoch that the visitor has to see. One that began after the
             // visitor's arrival is late enough, whatever was invalidated since.
             _ if version.is_invalidated_before(visitor.min_epoch, context.list)
-                && version.is_from_before(visitor.min_epoch, visitor.knew) =>
+                && !version.began_after_arrival_of(visitor) =>
             {
                 restart()
             }

@@ -25,7 +25,7 @@ pub(crate) fn state(state: &State<Read>) -> &'static str {
         State::Generating { .. } => "Generating",
         State::Publishing(_) => "Publishing",
         State::ProbingAfterRefusal { .. } => "ProbingAfterRefusal",
-        State::Releasing => "Releasing",
+        State::Releasing { .. } => "Releasing",
         State::Ended => "Ended",
     }
 }
@@ -87,7 +87,7 @@ pub(crate) fn situation(state: &State<Read>) -> &'static str {
         }) => "state: publishing, served unsaved",
         State::Publishing(_) => "state: publishing",
         State::ProbingAfterRefusal { .. } => "state: probing after a refused publish",
-        State::Releasing => "state: releasing",
+        State::Releasing { .. } => "state: releasing",
         State::Ended => "state: ended",
     }
 }

@@ -224,6 +224,7 @@ fn of_statement(statement: &mut Statement, each: &mut impl FnMut(Part<'_>)) {
 fn of_version(version: &mut Version<Read>, each: &mut impl FnMut(Part<'_>)) {
     each(Fence(&mut version.fence));
     each(Time(&mut version.published_at));
+    each(Time(&mut version.began));
     each(Until(&mut version.recheck_at));
     each(Until(&mut version.error_grace_until));
 }
@@ -243,9 +244,9 @@ fn of_state(state: &mut Regeneration<Read>, each: &mut impl FnMut(Part<'_>)) {
             each(Until(until));
         }
         State::AwaitingVisitor { since } => each(Time(since)),
-        State::Generating { lease, until, .. } => {
+        State::Generating { lease, began, .. } => {
             lease.iter_mut().for_each(|fence| each(Fence(fence)));
-            each(Until(until));
+            each(Time(began));
         }
         State::Publishing(Publishing { new, retry_at, .. }) => {
             of_version(new, each);
@@ -259,7 +260,7 @@ fn of_state(state: &mut Regeneration<Read>, each: &mut impl FnMut(Part<'_>)) {
         | State::Probing
         | State::Acquiring { .. }
         | State::AskingForPeerLease
-        | State::Releasing
+        | State::Releasing { .. }
         | State::Ended => {}
     }
 }
@@ -298,21 +299,23 @@ impl<B: Hash> Hash for Publishing<B> {
 
 impl<B: Hash> Hash for Version<B> {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        // No decision reads `replaced_version` and `failure`.
+        // No decision reads `replaced_version` and `failure`. `began` matters only to visitors who know of a
+        // change without an epoch, and the model has none.
         let Self {
             page,
             fence,
             published_at,
+            began: _,
             origin,
             age_unknown,
             replaced_version: _,
             recheck_at,
-            cools_down,
+            pause,
             error_grace_until,
             failure: _,
         } = self;
         (fence, published_at, origin, age_unknown, recheck_at).hash(hasher);
-        (cools_down, error_grace_until, &page.body, page.meta.as_of()).hash(hasher);
+        (pause, error_grace_until, &page.body, page.meta.as_of()).hash(hasher);
     }
 }
 

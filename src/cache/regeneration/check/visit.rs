@@ -8,8 +8,8 @@ use crate::{
     cache::{
         entry::Visitor,
         entry::{
-            Answer, CacheEntry, DecisionContext, Freshness, InvalidationView, Knowledge, Lookup,
-            Origin, Version,
+            Answer, CacheEntry, DecisionContext, Freshness, InvalidationView, Lookup, Origin,
+            Version,
         },
         regeneration::{
             check::{
@@ -56,10 +56,8 @@ impl Process {
             Request::Demand => Visitor {
                 min_epoch: self.known.marks.stale,
                 demands: true,
-                knew: Knowledge {
-                    epoch: self.known.marks.latest,
-                    ..Knowledge::default()
-                },
+                has_permit: true,
+                known_epoch: self.known.marks.latest,
                 ..visitor
             },
             Request::Ordinary | Request::WithoutPermit => visitor,

@@ -114,14 +114,41 @@ fn author_gets_the_old_version_at_once_in_a_cooldown_alone() {
     let cooldown = after(cools_down, None);
     let lost_race = after(LockState::default(), Some(Input::Acquired(None)));
     let failed = after(LockState::default(), Some(Input::StoreFailed));
-    for (entry, is_hit) in [(cooldown, true), (lost_race, false), (failed, true)] {
+    let busy = {
+        let entry = CacheEntry::Version(stale.clone().into());
+        let request = LeaderRequest::default();
+        let (mut state, _) = Regeneration::new(Some(entry), request, &process.context());
+        process.on(&mut state, Input::Start);
+        let step = process.on(&mut state, Input::Permit { granted: false });
+        step.entry.expect("the old version")
+    };
+    let with_permit = Visitor {
+        has_permit: true,
+        ..author
+    };
+    for (entry, is_hit, is_hit_with_permit) in [
+        (cooldown, true, true),
+        (lost_race, false, false),
+        (failed, true, true),
+        (busy, true, false),
+    ] {
         let lookup =
             |visitor: Visitor| entry.clone().lookup(&visitor, &process.context(), || false);
         let all = lookup(visitor());
         assert!(matches!(all, Lookup::Hit(_)), "{all:?}");
         let found = lookup(author);
         assert_eq!(matches!(found, Lookup::Hit(_)), is_hit, "{found:?}");
-        let demanded = lookup(demands);
+        let found = lookup(with_permit);
+        assert_eq!(
+            matches!(found, Lookup::Hit(_)),
+            is_hit_with_permit,
+            "{found:?}"
+        );
+        // A demand comes with a permit.
+        let demanded = lookup(Visitor {
+            has_permit: true,
+            ..demands
+        });
         assert!(matches!(demanded, Lookup::Stale), "{demanded:?}");
     }
 }

@@ -13,10 +13,9 @@ use crate::{
     cache::{
         Failure,
         entry::{
-            Answer, CacheEntry, DecisionContext, Freshness, Knowledge, Origin, Page, PeerLease,
-            Version, Visitor,
+            Answer, CacheEntry, DecisionContext, Freshness, Origin, PeerLease, Version, Visitor,
         },
-        epochs::{AsOf, Revised, Sighting},
+        epochs::{AsOf, Revised},
         regeneration::{
             check::{
                 content::{ModelList, Read, Text, meta},

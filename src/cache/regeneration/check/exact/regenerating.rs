@@ -460,3 +460,23 @@ fn regeneration_for_a_demand_alone_does_not_wait_for_visitors_who_never_wait() {
         "{step:?}"
     );
 }
+
+/// The log may panic when a result is reported, before the action of that result has begun.
+#[test]
+fn panic_at_the_end_repeats_the_release_and_changes_no_result() {
+    let process = Process::new();
+    let private = Generated::NotStored(Bypass::Private, Tags::default());
+    let failed = Generated::Failed(Failure::new("it failed"));
+    let stale = process.version(3 * S, Origin::Stored);
+    for (generated, cooldown, removes) in [(private, Duration::ZERO, true), (failed, S, false)] {
+        let mut state = process.generating(Some(stale.clone()));
+        let step = process.on(&mut state, Input::Generated(generated));
+        assert!(step.entry.is_some() && step.conclusion.is_some());
+        let step = process.on(&mut state, Input::Panicked);
+        assert!(step.entry.is_none(), "{step:?}");
+        assert!(
+            matches!(step.action, Some(Action::Release { cooldown: it, removes: is }) if it == cooldown && is == removes),
+            "{step:?}"
+        );
+    }
+}

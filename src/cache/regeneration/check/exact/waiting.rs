@@ -161,10 +161,7 @@ fn version_from_before_an_epoch_is_given_to_nobody_who_has_to_see_that_epoch() {
         let visitor = Visitor {
             leads,
             min_epoch: Epoch(1),
-            knew: Knowledge {
-                epoch: Epoch(1),
-                ..Knowledge::default()
-            },
+            known_epoch: Epoch(1),
             ..Visitor::arriving_at(process.now - ago)
         };
         let done = Progress::Done(Answer::Version(version(epoch).into()));
@@ -192,38 +189,58 @@ fn version_from_before_an_epoch_is_given_to_nobody_who_has_to_see_that_epoch() {
 /// A part of a page is not to be invalidated, and an author may know of a change that has no epoch yet. Both
 /// take what began after they had come; otherwise they would wait as long as anything is invalidated.
 #[test]
-fn version_that_began_after_the_arrival_answers_who_accepts_no_invalidated_one() {
+fn version_that_began_after_the_arrival_answers_a_visitor_who_accepts_no_invalidated_one() {
     let mut process = Process::new();
     process.list.marks.stale = Epoch(9);
     process.list.marks.latest = Epoch(9);
-    let origin = Origin::Published {
+    let published = Origin::Published {
         lock_untouched: true,
     };
-    for (epoch, sightings, is_answer) in [(4, 2, false), (5, 1, false), (5, 2, true), (7, 3, true)]
-    {
-        let page = Page {
-            meta: meta(text(epoch).as_of).seen(Sighting(sightings)),
-            body: Epoch(epoch),
-        };
+    let arrived = process.now - S;
+    let micro = Duration::from_micros(1);
+    for (origin, began, epoch, is_answer) in [
+        (published, arrived, 5, false),
+        (published, arrived + micro, 5, true),
+        (Origin::Stored, Tick(i64::MIN), 5, false),
+        (Origin::Stored, Tick(i64::MIN), 6, true),
+    ] {
         let version = Version {
-            page: Arc::new(page),
+            page: text(epoch).page(),
+            began,
             ..process.version(Duration::ZERO, origin)
         };
         let visitor = Visitor {
             min_epoch: Epoch::MAX,
-            knew: Knowledge {
-                epoch: Epoch(5),
-                sightings: Sighting(2),
-            },
-            ..Visitor::arriving_at(process.now - S)
+            known_epoch: Epoch(5),
+            ..Visitor::arriving_at(arrived)
         };
         let done = Progress::Done(Answer::Version(version.into()));
-        let next = done.wait(&visitor, &process.context());
-        match next {
+        match done.wait(&visitor, &process.context()) {
             Next::Answer(Answer::Version(_)) if is_answer => {}
             Next::Restart(_) if !is_answer => {}
-            next => panic!("{epoch} {sightings}: {next:?}"),
+            next => panic!("{origin:?} {epoch}: {next:?}"),
         }
+    }
+}
+
+/// A regeneration that began before the demand may fail, or be in a cooldown.
+#[test]
+fn failure_of_an_earlier_regeneration_is_no_answer_to_a_demand() {
+    let process = Process::new();
+    let done = Progress::<Read>::Done(Answer::Unavailable { retry_in: S });
+    for (demands, leads, ago, restarts) in [
+        (true, false, S, true),
+        (true, false, 3 * S, false),
+        (true, true, S, false),
+        (false, false, S, false),
+    ] {
+        let visitor = Visitor {
+            demands,
+            leads,
+            ..Visitor::arriving_at(process.now - ago)
+        };
+        let next = done.wait(&visitor, &process.context());
+        assert_eq!(matches!(next, Next::Restart(_)), restarts, "{next:?}");
     }
 }
 
