@@ -73,19 +73,19 @@ fn exports(root: &str) -> BTreeMap<String, String> {
     let imported = root.split("pub use ").skip(1);
     let imported = imported.flat_map(|rest| leaves(rest.split(';').next().unwrap_or_default()));
     let imported = imported.filter_map(|path| {
-        let (room, _) = path.split_once("::")?;
+        let (module, _) = path.split_once("::")?;
         let (_, name) = path.rsplit_once("::")?;
-        Some((name.to_owned(), room.to_owned()))
+        Some((name.to_owned(), module.to_owned()))
     });
     let renamed = root.split("type ").skip(1).filter_map(|rest| {
         let (name, path) = rest.split_once(" = ")?;
-        let (room, _) = path.split_once("::")?;
-        Some((name.to_owned(), room.to_owned()))
+        let (module, _) = path.split_once("::")?;
+        Some((name.to_owned(), module.to_owned()))
     });
     imported.chain(renamed).collect()
 }
 
-/// Returns the rooms that each room uses. `root` is the text of the module that has the rooms, `prefix` its
+/// Returns the modules that each module uses. `root` is the text of the module that has the modules, `prefix` its
 /// path, and `sources` are paths below its folder with their texts.
 fn arrows<'a>(
     root: &str,
@@ -96,9 +96,9 @@ fn arrows<'a>(
     let mut arrows = Arrows::new();
     for (path, source) in sources {
         let first = path.iter().next().expect("has a name");
-        let room = Path::new(first).file_stem().expect("has a name");
+        let module = Path::new(first).file_stem().expect("has a name");
         let to = arrows
-            .entry(room.to_string_lossy().into_owned())
+            .entry(module.to_string_lossy().into_owned())
             .or_default();
         let uses = uses(&code(source));
         for path in uses.iter().filter_map(|path| path.strip_prefix(prefix)) {
@@ -106,19 +106,19 @@ fn arrows<'a>(
             to.insert(exports.get(&first).cloned().unwrap_or(first));
         }
     }
-    for (room, to) in &mut arrows {
-        to.remove(room);
+    for (module, to) in &mut arrows {
+        to.remove(module);
     }
     arrows
 }
 
-/// Removes each room that uses no other one, again and again. The rooms that stay are on a cycle,
+/// Removes each module that uses no other one, again and again. The modules that stay are on a cycle,
 /// or use one.
 fn in_cycles(mut arrows: Arrows) -> Arrows {
     loop {
-        let rooms: BTreeSet<_> = arrows.keys().cloned().collect();
+        let modules: BTreeSet<_> = arrows.keys().cloned().collect();
         for to in arrows.values_mut() {
-            to.retain(|room| rooms.contains(room));
+            to.retain(|module| modules.contains(module));
         }
         let before = arrows.len();
         arrows.retain(|_, to| !to.is_empty());
@@ -188,13 +188,13 @@ fn sources_in(folder: &str) -> Vec<(PathBuf, String)> {
 fn modules_use_only_modules_below_them() {
     for (krate, folder) in CRATES.into_iter().take(2) {
         let all = sources_in(folder);
-        let (lib, rooms): (Vec<_>, Vec<_>) = all
+        let (lib, modules): (Vec<_>, Vec<_>) = all
             .iter()
             .partition(|(path, _)| path == Path::new("lib.rs"));
-        let rooms = rooms
+        let modules = modules
             .iter()
             .map(|(path, text)| (path.as_path(), text.as_str()));
-        let arrows = arrows(&lib[0].1, "", rooms);
+        let arrows = arrows(&lib[0].1, "", modules);
         // A scan without any result would find no cycle either.
         assert!(
             arrows.values().any(|to| to.contains("timing")),
@@ -212,10 +212,10 @@ fn modules_use_only_modules_below_them() {
 #[test]
 fn components_of_the_cache_use_only_components_below_them() {
     let all = sources_in("src/cache");
-    let (root, rooms): (Vec<_>, Vec<_>) = all
+    let (root, modules): (Vec<_>, Vec<_>) = all
         .iter()
         .partition(|(path, _)| path == Path::new("mod.rs"));
-    for (path, text) in &rooms {
+    for (path, text) in &modules {
         let is_top = path.components().count() == 1 || path.ends_with("mod.rs");
         let is_component = path.components().count() <= 2;
         let has_super = text.lines().any(|line| line.starts_with("use super::"));
@@ -225,10 +225,10 @@ fn components_of_the_cache_use_only_components_below_them() {
             path.display()
         );
     }
-    let rooms = rooms
+    let modules = modules
         .iter()
         .map(|(path, text)| (path.as_path(), text.as_str()));
-    let arrows = arrows(&root[0].1, "cache::", rooms);
+    let arrows = arrows(&root[0].1, "cache::", modules);
     // A scan without any result would find no cycle either.
     for (from, to) in [
         ("regeneration", "invalidation"),
@@ -241,9 +241,9 @@ fn components_of_the_cache_use_only_components_below_them() {
     const VALUES: [&str; 6] = [
         "content", "entry", "epochs", "failure", "history", "metadata",
     ];
-    for room in arrows.keys().filter(|room| *room != "components") {
-        let is_named = table.contains_key(room) || VALUES.contains(&room.as_str());
-        assert!(is_named, "{room} has no row in src/cache/mod.rs");
+    for module in arrows.keys().filter(|module| *module != "components") {
+        let is_named = table.contains_key(module) || VALUES.contains(&module.as_str());
+        assert!(is_named, "{module} has no row in src/cache/mod.rs");
     }
     for (component, uses) in &table {
         let used = arrows[component]

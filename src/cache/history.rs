@@ -1,3 +1,5 @@
+//! The last generations of a page, as lines of text in its row.
+
 use std::time::{Duration, SystemTime};
 
 use perennial_store::error::words::{seconds, unix_time};

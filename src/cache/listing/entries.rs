@@ -1,3 +1,5 @@
+//! The list of entries as its users see it: what to list, and what an entry says.
+
 use std::time::Duration;
 
 use perennial_store::error::words::seconds;

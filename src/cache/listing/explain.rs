@@ -1,3 +1,6 @@
+//! The answer that a request would get now, with the facts that lead to it. The decisions are those of
+//! [`entry`](crate::cache::entry); nothing is generated or stored.
+
 use std::{sync::Arc, time::Duration};
 
 use perennial_store::{

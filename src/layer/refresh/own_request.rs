@@ -67,7 +67,7 @@ impl OwnRequest {
     /// Returns the layer's answer; `None`: no layer has answered.
     pub(crate) fn served(&self) -> Option<Served> {
         // A visitor with an old version gets no failure.
-        if self.has_failed() {
+        if self.answers.has_failed.load(Relaxed) {
             return Some(Served::Failed);
         }
         *locked(&self.answers.served)
@@ -76,11 +76,6 @@ impl OwnRequest {
     /// Returns the layer's explanation; `None`: no layer has answered.
     pub(crate) fn explanation(&self) -> Option<Result<Explanation, Error>> {
         locked(&self.answers.explanation).take()
-    }
-
-    /// Returns true if a generator of this request has failed.
-    pub(super) fn has_failed(&self) -> bool {
-        self.answers.has_failed.load(Relaxed)
     }
 
     pub(super) fn note_served(&self, served: Served) {
