@@ -6,7 +6,7 @@ use metrics::{
     Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
 
-use perennial_store::{LockName, Note};
+use perennial_store::{LockName, StoreEvent};
 
 use super::{Bypass, Event, Outcome, Served, Stats};
 
@@ -36,9 +36,9 @@ pub(crate) fn describe() {
         gauge "memory_bytes" Bytes "The size of the versions in memory.";
         gauge "memory_limit_bytes" Bytes "The capacity of memory.";
         counter "memory_evictions_total" Count "Keys that had to leave memory for others.";
-        gauge "database_available" Count "1, or 0 while a step in the database fails.";
+        gauge "database_available" Count "1, or 0 while an operation in the database fails.";
         histogram "database_operation_duration_seconds" Seconds
-            "The time of each step in the database, with the wait for a connection.";
+            "The time of each operation in the database, with the wait for a connection.";
         counter "locks_total" Count "Locks that were acquired, contended, lost or broken.";
         counter "idempotent_replays_total" Count "Repeated requests that got the stored response.";
     }
@@ -88,29 +88,29 @@ pub(super) fn record(event: &Event) {
 }
 
 /// Records a note of the store.
-pub(super) fn noted(note: &Note<'_>) {
+pub(super) fn on_store_event(event: &StoreEvent<'_>) {
     let lock = |name: &LockName, result: &'static str| {
         counter!("perennial_locks_total", "kind" => name.kind().as_str(), "result" => result)
             .increment(1);
     };
-    match *note {
-        Note::Step {
-            step,
+    match *event {
+        StoreEvent::Operation {
+            operation,
             took,
             succeeded,
             works,
         } => {
             let outcome = if succeeded { "ok" } else { "error" };
-            let labels = [("operation", step), ("outcome", outcome)];
+            let labels = [("operation", operation), ("outcome", outcome)];
             histogram!("perennial_database_operation_duration_seconds", &labels).record(took);
             gauge!("perennial_database_available").set(f64::from(u8::from(works)));
         }
-        Note::DatabaseUnavailable { .. } | Note::DatabaseBack { .. } => {}
-        Note::LockAcquired { name, .. } => lock(name, "acquired"),
-        Note::LockContended { name } => lock(name, "contended"),
-        Note::LockLost { name, .. } => lock(name, "lost"),
-        Note::LockBroken { name } => lock(name, "broken"),
-        Note::Replayed { .. } => counter!("perennial_idempotent_replays_total").increment(1),
+        StoreEvent::DatabaseUnavailable { .. } | StoreEvent::DatabaseBack { .. } => {}
+        StoreEvent::LockAcquired { name, .. } => lock(name, "acquired"),
+        StoreEvent::LockContended { name } => lock(name, "contended"),
+        StoreEvent::LockLost { name, .. } => lock(name, "lost"),
+        StoreEvent::LockBroken { name } => lock(name, "broken"),
+        StoreEvent::Replayed { .. } => counter!("perennial_idempotent_replays_total").increment(1),
     }
 }
 

@@ -113,21 +113,21 @@ pub enum Event {
         /// The reason.
         reason: Bypass,
     },
-    /// The database has failed at a step. Emitted once until
+    /// The database has failed at an operation. Emitted once until
     /// [`DatabaseBack`](Self::DatabaseBack).
     #[non_exhaustive]
     DatabaseUnavailable {
-        /// The step, such as `probe`.
-        step: &'static str,
+        /// The operation, such as `probe`.
+        operation: &'static str,
         /// The error.
         error: Arc<str>,
     },
-    /// The database works again at a step. Or another step has succeeded, a minute or more after the
+    /// The database works again at an operation. Or another operation has succeeded, a minute or more after the
     /// last failure of this one.
     #[non_exhaustive]
     DatabaseBack {
-        /// The step, such as `probe`.
-        step: &'static str,
+        /// The operation, such as `probe`.
+        operation: &'static str,
     },
     /// A lock was acquired.
     #[non_exhaustive]

@@ -9,7 +9,7 @@ use std::{
 };
 
 use futures_util::Stream;
-use perennial_store::{LockName, Note};
+use perennial_store::{LockName, StoreEvent};
 use tokio::sync::broadcast::{self, Receiver, error::RecvError};
 use tokio_util::sync::ReusableBoxFuture;
 
@@ -47,13 +47,13 @@ impl Observer {
     }
 
     /// Records a note of the store, which the store has logged.
-    pub(crate) fn noted(&self, note: &Note<'_>) {
+    pub(crate) fn on_store_event(&self, event: &StoreEvent<'_>) {
         assert_no_lock_is_held();
         #[cfg(feature = "metrics")]
-        super::metrics::noted(note);
+        super::metrics::on_store_event(event);
         let subscribers = self.0.subscribers.get();
         if subscribers.is_some_and(|it| it.receiver_count() > 0)
-            && let Some(event) = of_note(note)
+            && let Some(event) = of_store_event(event)
         {
             self.send(event);
         }
@@ -103,24 +103,24 @@ impl Observer {
 }
 
 /// Returns the event of a note; `None`: metrics alone have the note.
-fn of_note(note: &Note<'_>) -> Option<Event> {
+fn of_store_event(event: &StoreEvent<'_>) -> Option<Event> {
     let lock = |name: &LockName| (name.kind(), Arc::from(name.as_str()));
-    Some(match *note {
-        Note::Step { .. } => return None,
-        Note::DatabaseUnavailable { step, error } => Event::DatabaseUnavailable {
-            step,
+    Some(match *event {
+        StoreEvent::Operation { .. } => return None,
+        StoreEvent::DatabaseUnavailable { operation, error } => Event::DatabaseUnavailable {
+            operation,
             error: error.into(),
         },
-        Note::DatabaseBack { step } => Event::DatabaseBack { step },
-        Note::LockAcquired { name, fence } => {
+        StoreEvent::DatabaseBack { operation } => Event::DatabaseBack { operation },
+        StoreEvent::LockAcquired { name, fence } => {
             let (kind, name) = lock(name);
             Event::LockAcquired { kind, name, fence }
         }
-        Note::LockContended { name } => {
+        StoreEvent::LockContended { name } => {
             let (kind, name) = lock(name);
             Event::LockContended { kind, name }
         }
-        Note::LockLost {
+        StoreEvent::LockLost {
             name,
             fence,
             reason,
@@ -133,11 +133,11 @@ fn of_note(note: &Note<'_>) -> Option<Event> {
                 reason,
             }
         }
-        Note::LockBroken { name } => {
+        StoreEvent::LockBroken { name } => {
             let (kind, name) = lock(name);
             Event::LockBroken { kind, name }
         }
-        Note::Replayed { name } => Event::IdempotentReplay { name: name.into() },
+        StoreEvent::Replayed { name } => Event::IdempotentReplay { name: name.into() },
     })
 }
 

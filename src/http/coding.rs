@@ -2,7 +2,7 @@
 //! media types layers usually compress.
 
 use http::{HeaderMap, header};
-use perennial_store::layers::members;
+use perennial_store::http_util::members;
 
 /// Returns true if the request accepts a content coding, so that a layer around this one may answer with other bytes
 /// than the stored ones.

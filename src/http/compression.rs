@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, header};
-use perennial_store::layers::members;
+use perennial_store::http_util::members;
 
 use crate::http::{
     coding::{is_text, member},

@@ -1,5 +1,5 @@
 use http::{HeaderMap, HeaderName, HeaderValue, header};
-pub(crate) use perennial_store::layers::{list, seconds};
+pub(crate) use perennial_store::http_util::{list, seconds};
 
 /// Adds the request header to `Vary` (RFC 9110 §12.5.5), unless `Vary` has it.
 pub(crate) fn add_vary(headers: &mut HeaderMap, field: &HeaderName) {

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header, response::Parts};
 use httpdate::fmt_http_date;
-use perennial_store::layers::remove_hop_by_hop;
+use perennial_store::http_util::remove_hop_by_hop;
 
 use crate::{
     http::{

@@ -1,7 +1,7 @@
 use std::{sync::Arc, time::Duration};
 
 use perennial_store::{
-    Backend, Database, Error, IntoDatabase, Note, Store,
+    Backend, Database, Error, IntoDatabase, Store, StoreEvent,
     name::TABLE_PREFIX,
     sql::{Connect, Tables},
 };
@@ -289,7 +289,7 @@ impl Builder {
         }
         if self.statement_timeout == Some(Duration::ZERO) {
             return Err(Error::invalid(
-                "the statement timeout is zero: write the time that a step in the database may take",
+                "the statement timeout is zero: write the time that an operation in the database may take",
             ));
         }
         if self.token_is_short {
@@ -338,8 +338,8 @@ impl Builder {
     ) -> Perennial {
         let observer = Observer::default();
         let hook = observer.clone();
-        let note = move |note: &Note<'_>| hook.noted(note);
-        let store = Store::new(store, limit, self.database_patience, tables, note);
+        let event = move |event: &StoreEvent<'_>| hook.on_store_event(event);
+        let store = Store::new(store, limit, self.database_patience, tables, event);
         #[cfg(feature = "metrics")]
         crate::event::metrics::describe();
         tracing::info!(

@@ -127,7 +127,7 @@ fn hooked(shared: &Shared, builder: Builder, hook: Hook) -> Perennial {
     builder.with_store(Box::new(store)).expect("opens")
 }
 
-/// Counts the steps with one name, and delays them while the switch is closed.
+/// Counts the operations with one name, and delays them while the switch is closed.
 #[derive(Clone)]
 struct Gate(Arc<(watch::Sender<bool>, AtomicUsize)>);
 
@@ -136,12 +136,12 @@ impl Gate {
         Self(Arc::new((watch::Sender::new(false), AtomicUsize::new(0))))
     }
 
-    fn hook(&self, step: &'static str, side: Side) -> Hook {
+    fn hook(&self, operation: &'static str, side: Side) -> Hook {
         let gate = self.clone();
         Arc::new(move |called, on| {
             let gate = gate.clone();
             Box::pin(async move {
-                if called == step && on == side {
+                if called == operation && on == side {
                     gate.0.1.fetch_add(1, SeqCst);
                     let opened = gate.0.0.subscribe().wait_for(|held| !held).await.is_ok();
                     assert!(opened, "the sender is a field of ours");
@@ -267,7 +267,7 @@ async fn without_a_permit_a_stale_page_costs_no_statement() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let mut asked = statements.take();
-    asked.retain(|step, _| !["sync", "extend"].contains(step));
+    asked.retain(|operation, _| !["sync", "extend"].contains(operation));
     assert_eq!(asked, BTreeMap::new());
     origin.let_go();
 }

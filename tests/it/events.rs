@@ -179,9 +179,9 @@ async fn database_that_fails_and_returns_is_two_events_and_two_lines() {
     get(&app, "/page/1").await;
     advance(Duration::from_secs(2)).await;
     let away = drain(&mut events);
-    let count = |events: &[Event], step: &str| {
+    let count = |events: &[Event], operation: &str| {
         let of_step = events.iter().filter(|event| {
-            matches!(event, Event::DatabaseUnavailable { step: it, .. } | Event::DatabaseBack { step: it, .. } if *it == step)
+            matches!(event, Event::DatabaseUnavailable { operation: it, .. } | Event::DatabaseBack { operation: it, .. } if *it == operation)
         });
         of_step.count()
     };
@@ -203,9 +203,11 @@ async fn database_that_fails_and_returns_is_two_events_and_two_lines() {
     assert_eq!(count(&drain(&mut events), "sync"), 1);
 
     let log = log.text();
-    let again = "the database still fails error=\"the database failed at the step `sync`";
+    let again = "the database still fails error=\"the database failed during the operation `sync`";
     assert!(log.contains(again), "{log}");
-    let told = log.lines().filter(|line| line.contains("step=\"sync\""));
+    let told = log
+        .lines()
+        .filter(|line| line.contains("operation=\"sync\""));
     let told: Vec<_> = told.collect();
     assert_eq!(told.len(), 2, "{log}");
     assert!(

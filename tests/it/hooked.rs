@@ -1,17 +1,17 @@
-//! A store that calls a hook before and after each step.
+//! A store that calls a hook before and after each operation.
 
 use std::{pin::Pin, sync::Arc};
 
 use perennial_store::{Backend, Call, CallFuture, Reply, error::BoxError};
 
-/// The side of a step on which a hook is called.
+/// The side of an operation on which a hook is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Before,
     After,
 }
 
-/// A hook gets the name of a step. The step continues when the future is ready.
+/// A hook gets the name of an operation. The operation continues when the future is ready.
 pub(crate) type Hook = Arc<dyn Fn(&'static str, Side) -> HookFuture + Send + Sync>;
 pub(crate) type HookFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -22,10 +22,10 @@ pub(crate) struct Hooked {
 
 impl Hooked {
     async fn answer(&self, call: Call) -> Result<Reply, BoxError> {
-        let step = call.name();
-        (self.hook)(step, Side::Before).await;
+        let operation = call.name();
+        (self.hook)(operation, Side::Before).await;
         let answer = self.store.call(call).await;
-        (self.hook)(step, Side::After).await;
+        (self.hook)(operation, Side::After).await;
         answer
     }
 }

@@ -1,4 +1,4 @@
-//! No visitor of a warm page notices that a server is lost or a network fails, whichever step is
+//! No visitor of a warm page notices that a server is lost or a network fails, whichever operation is
 //! under way.
 
 use std::{
@@ -48,19 +48,19 @@ async fn mariadb_is_killed_or_stopped_in_the_middle_of_each_step() {
     }
 }
 
-/// The steps to stop at, each once, with a signal for the arrival.
+/// The operations to stop at, each once, with a signal for the arrival.
 type Stops = Arc<Mutex<HashMap<&'static str, mpsc::Sender<GoOn>>>>;
 
-/// Continues a step when dropped.
+/// Continues an operation when dropped.
 type GoOn = mpsc::Sender<()>;
 
-/// Returns a hook that stops before these steps until the test lets them go on.
+/// Returns a hook that stops before these operations until the test lets them go on.
 fn stopping(stops: &Stops) -> Hook {
     let stops = Arc::clone(stops);
-    Arc::new(move |step, side| {
+    Arc::new(move |operation, side| {
         let mut stops = stops.lock().expect("not poisoned");
         let stop = match side {
-            Side::Before => stops.remove(step),
+            Side::Before => stops.remove(operation),
             Side::After => None,
         };
         Box::pin(async move {
@@ -101,14 +101,14 @@ impl Site {
         }
     }
 
-    /// Makes the store stop at the next call of this step. The receiver gets a [`GoOn`] when the
-    /// step is reached.
-    fn stop_at(&self, step: &'static str) -> mpsc::Receiver<GoOn> {
+    /// Makes the store stop at the next call of this operation. The receiver gets a [`GoOn`] when the
+    /// operation is reached.
+    fn stop_at(&self, operation: &'static str) -> mpsc::Receiver<GoOn> {
         let (sender, reached) = mpsc::channel(1);
         self.stops
             .lock()
             .expect("not poisoned")
-            .insert(step, sender);
+            .insert(operation, sender);
         reached
     }
 
@@ -151,7 +151,7 @@ async fn lost_in_each_step(kind: Kind) {
     // The numbers of the runs continue, as visitors see the runs in order.
     let origins = paths.map(|_| Origin::default());
     for signal in [Signal::KILL, kind.stop()] {
-        // A site for each step.
+        // A site for each operation.
         let (url, db) = (server.url(), Db::at(&server.url()));
         let stopped = paths.into_iter().zip(&origins);
         let stopped = stopped.map(|(path, origin)| stopped_in(&url, origin, path));
@@ -185,7 +185,7 @@ async fn lost_in_each_step(kind: Kind) {
     }
 }
 
-/// A site with a page and its visitors, stopped in the middle of the step that the path names.
+/// A site with a page and its visitors, stopped in the middle of the operation that the path names.
 async fn stopped_in(
     url: &str,
     origin: &Origin,
@@ -204,8 +204,8 @@ async fn stopped_in(
             until("it generates", async || site.origin.begun() > begun).await;
             None
         }
-        step => {
-            let mut reached = site.stop_at(step);
+        operation => {
+            let mut reached = site.stop_at(operation);
             let reached = tokio::time::timeout(HANG, reached.recv()).await;
             reached.expect("is reached")
         }

@@ -38,13 +38,13 @@ const SECOND: Duration = Duration::from_secs(1);
 /// The number of lost replies that a site undoes at a time.
 const MOST: usize = 1_000;
 
-/// A store that counts, and that delays some steps until their callers have given up.
+/// A store that counts, and that delays some operations until their callers have given up.
 #[derive(Clone)]
 struct Late(Arc<State>);
 
 struct State {
     store: Box<dyn Backend>,
-    /// The delayed steps, each once.
+    /// The delayed operations, each once.
     late: Mutex<HashSet<&'static str>>,
     go: Semaphore,
     /// No try has an answer, and none is carried out.
@@ -80,15 +80,15 @@ impl Late {
         builder.with_store(store).expect("opens")
     }
 
-    /// The next such step is late.
-    fn hold(&self, step: &'static str) {
-        self.0.late.lock().expect("not poisoned").insert(step);
+    /// The next such operation is late.
+    fn hold(&self, operation: &'static str) {
+        self.0.late.lock().expect("not poisoned").insert(operation);
     }
 
-    /// Carries out the delayed step.
+    /// Carries out the delayed operation.
     async fn let_go(&self) {
         self.0.go.add_permits(1);
-        until("the late step is done", async || {
+        until("the late operation is done", async || {
             self.0.arrived.load(SeqCst) == 1
         })
         .await;
@@ -97,15 +97,15 @@ impl Late {
 
 impl Late {
     async fn answer(&self, call: Call) -> Result<Reply, BoxError> {
-        let (state, step) = (&self.0, call.name());
-        match step {
+        let (state, operation) = (&self.0, call.name());
+        match operation {
             "try-lock" if state.deaf.load(SeqCst) => return pending().await,
             "revoke" => {
                 state.revocations.fetch_add(1, SeqCst);
             }
             _ => {}
         }
-        if state.late.lock().expect("not poisoned").remove(step) {
+        if state.late.lock().expect("not poisoned").remove(operation) {
             state.held.fetch_add(1, SeqCst);
             let state = Arc::clone(state);
             tokio::spawn(async move {
@@ -116,7 +116,7 @@ impl Late {
             return pending().await;
         }
         let reply = state.store.call(call).await;
-        if matches!(step, "release" | "revoke" | "break-lock") {
+        if matches!(operation, "release" | "revoke" | "break-lock") {
             state.freed.fetch_add(1, SeqCst);
         }
         reply

@@ -14,8 +14,8 @@ use perennial::locks::{LockKind, LockName};
 use perennial_store::{
     Awaited, Backend, Begin, Begun, BreakLock, Count, Counted, Epoch, Evict, Extend, Fence, Finish,
     Forget, Held, Inspect, Invalidate, Invalidated, Latest, LatestEpoch, LatestNames, LeaseRow,
-    List, NameList, NewEntry, Probe, Progress, PruneEntries, PruneInvalidations, PruneLocks,
-    PruneRequests, Publish, Purge, PurgedUntil, ROW, Release, Remove, Revoke, Step, TryLock,
+    List, NameList, NewEntry, Operation, Probe, Progress, PruneEntries, PruneInvalidations,
+    PruneLocks, PruneRequests, Publish, Purge, PurgedUntil, ROW, Release, Remove, Revoke, TryLock,
     Unused,
 };
 use tokio::task::JoinSet;
@@ -38,8 +38,8 @@ pub(crate) async fn open(db: &Db) -> Arc<dyn Backend> {
 }
 
 /// Makes a call that the store answers.
-pub(crate) async fn ask<S: Step>(store: &dyn Backend, step: S) -> S::Answer {
-    store.ask(step).await.expect("answers")
+pub(crate) async fn ask<O: Operation>(store: &dyn Backend, operation: O) -> O::Answer {
+    store.ask(operation).await.expect("answers")
 }
 
 pub(crate) async fn lock(

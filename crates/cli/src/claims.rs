@@ -1,6 +1,6 @@
 //! `perennial claims`: the claims on the rows of a table of the application.
 
-use perennial_store::sql::{side_of, statements::Side};
+use perennial_store::sql::{dialect_of, statements::Dialect};
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Row};
 
@@ -32,13 +32,13 @@ pub(crate) async fn show(
         || "0".to_owned(),
         |column| format!("coalesce(max({column}), 0)"),
     );
-    let side = side_of(source.url()?)?;
-    let text = match side {
-        Side::MySql | Side::MariaDb | Side::Galera => "CHAR",
+    let dialect = dialect_of(source.url()?)?;
+    let text = match dialect {
+        Dialect::MySql | Dialect::MariaDb | Dialect::Galera => "CHAR",
         _ => "TEXT",
     };
     // Ages are by the database's clock.
-    let now = side.write("{now}", "");
+    let now = dialect.write("{now}", "");
     let sql = format!(
         "SELECT CAST({lock} AS {text}), count(*), {ends}, {now} FROM {table} WHERE {lock} NOT LIKE '-%' GROUP BY {lock} ORDER BY 2 DESC LIMIT 1000"
     );

@@ -1,7 +1,7 @@
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode};
 
-use perennial_store::{Note, Store, layers::problem};
+use perennial_store::{Store, StoreEvent, http_util::problem};
 
 use crate::{
     body::{ResponseBody, whole},
@@ -36,7 +36,7 @@ impl Answer<Response<Bytes>> {
                 let replayed = HeaderValue::from_static("true");
                 let headers = response.headers_mut();
                 headers.insert("idempotency-replayed", replayed);
-                store.tell(&Note::Replayed { name });
+                store.notify(&StoreEvent::Replayed { name });
                 return response;
             }
             Self::NotStored => (StatusCode::CONFLICT, NOT_STORED, None),

@@ -7,7 +7,7 @@ use futures_util::{StreamExt, stream};
 use http::{Response, response::Parts};
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt, BodyStream, Full, StreamBody, combinators::UnsyncBoxBody};
-use perennial_store::layers::{is_well_framed, remove_hop_by_hop};
+use perennial_store::http_util::{is_well_framed, remove_hop_by_hop};
 
 /// A stored body, or the service's own.
 pub(super) type ResponseBody<E> = UnsyncBoxBody<Bytes, E>;

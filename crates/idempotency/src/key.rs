@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Uri, header, request::Parts};
-use perennial_store::{layers::host, name::hex};
+use perennial_store::{http_util::host, name::hex};
 use sfv::{BareItem, Item, Parser};
 use sha2::{Digest, Sha256};
 

@@ -60,7 +60,7 @@ pub(super) fn finished(reply: &Result<bool, Error>, has_response: bool, late: bo
         Ok(true) => Ending::Stored,
         Ok(false) => Ending::Leave,
         // A short note may get through where a response breaks the connection or takes too long.
-        Err(error) if has_response && (late || error.is_unfit()) => Ending::Note,
+        Err(error) if has_response && (late || error.is_rejected_value()) => Ending::Note,
         Err(_) if late => Ending::Leave,
         Err(_) => Ending::Retry,
     }
@@ -71,14 +71,17 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use perennial_store::error::Unfit;
+    use perennial_store::error::RejectedValue;
 
     #[test]
     fn finish_is_repeated_until_its_time_is_over() {
         let replies = [
             Ok(true),
             Ok(false),
-            Err(Error::step("finish", Unfit("is too large".into()))),
+            Err(Error::operation(
+                "finish",
+                RejectedValue("is too large".into()),
+            )),
             Err(Error::timeout("finish", Duration::from_secs(1))),
         ];
         // For each reply above, the expected next step.

@@ -51,33 +51,33 @@ pub use session::SessionLock;
 
 #[cfg(all(test, feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod tests {
-    use perennial_store::sql::statements::Side;
+    use perennial_store::sql::statements::Dialect;
 
     #[test]
     fn protocol_document_has_the_statements_that_run() {
         let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-        for (side, protocol) in [
+        for (dialect, protocol) in [
             (
-                Side::Sqlite,
+                Dialect::Sqlite,
                 include_str!("../../../docs/protocol/sqlite.sql"),
             ),
             (
-                Side::Postgres,
+                Dialect::Postgres,
                 include_str!("../../../docs/protocol/postgres.sql"),
             ),
             (
-                Side::MySql,
+                Dialect::MySql,
                 include_str!("../../../docs/protocol/mysql.sql"),
             ),
         ] {
             let protocol = words(protocol);
             let [mark, mark_after] = [false, true]
-                .map(|is_after| side.write(&crate::once::mark(side, is_after), "perennial_"));
-            for statement in [&*mark, &*mark_after, crate::claims::CLAIM.of(side)] {
+                .map(|is_after| dialect.write(&crate::once::mark(dialect, is_after), "perennial_"));
+            for statement in [&*mark, &*mark_after, crate::claims::CLAIM.of(dialect)] {
                 let statement = words(statement);
                 assert!(
                     protocol.contains(&statement),
-                    "{side:?}: docs/protocol lacks: {statement}"
+                    "{dialect:?}: docs/protocol lacks: {statement}"
                 );
             }
         }

@@ -181,7 +181,7 @@ impl Once {
             wait: store.limit() / 2,
         };
         let mut connection = transaction.into();
-        match within(store.limit(), mark::STEP, connection.with(&mark)).await?? {
+        match within(store.limit(), mark::OPERATION, connection.with(&mark)).await?? {
             Marked::Now => Ok(OnceOutcome::Ran(())),
             Marked::Refused(locks) => Ok(self.refused(locks.map(|row| row.map(LockInfo::of)))),
         }

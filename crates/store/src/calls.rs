@@ -51,9 +51,9 @@ impl dyn Backend {
     /// # Errors
     ///
     /// The backend's error.
-    pub async fn ask<S: Step>(&self, step: S) -> Result<S::Answer, BoxError> {
-        let reply = self.call(step.into()).await?;
-        S::answer(reply).map_err(|other| format!("{other:?} answers another call").into())
+    pub async fn ask<O: Operation>(&self, operation: O) -> Result<O::Answer, BoxError> {
+        let reply = self.call(operation.into()).await?;
+        O::answer(reply).map_err(|other| format!("{other:?} answers another call").into())
     }
 }
 
@@ -68,7 +68,7 @@ impl<B: Backend + ?Sized> Backend for std::sync::Arc<B> {
 }
 
 /// A call that is typed by its answer.
-pub trait Step: Into<Call> {
+pub trait Operation: Into<Call> {
     /// The name of the call, for errors, the log and metrics.
     const NAME: &'static str;
 
@@ -142,7 +142,7 @@ macro_rules! calls {
                 }
             }
 
-            impl Step for $call {
+            impl Operation for $call {
                 const NAME: &'static str = $name;
 
                 type Answer = $answer;

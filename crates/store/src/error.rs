@@ -16,7 +16,7 @@ pub type BoxError = Box<dyn StdError + Send + Sync>;
 /// The error of a database that works and refuses the content.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
-pub struct Unfit(pub BoxError);
+pub struct RejectedValue(pub BoxError);
 
 /// The error of every operation, with a [`kind`](Error::kind) to match on. `{error}` is the message
 /// alone, and `{error:#}` has the causes, too.
@@ -70,11 +70,11 @@ impl Error {
 #[doc(hidden)]
 impl Error {
     /// Returns true if the database works and refuses the content.
-    pub fn is_unfit(&self) -> bool {
+    pub fn is_rejected_value(&self) -> bool {
         self.0
             .source
             .as_ref()
-            .is_some_and(|source| source.is::<Unfit>())
+            .is_some_and(|source| source.is::<RejectedValue>())
     }
 
     pub fn invalid(message: impl Into<String>) -> Self {
@@ -112,22 +112,25 @@ impl Error {
         Self::caused(kind, message, source)
     }
 
-    /// Returns the error of a step that was not tried.
-    pub fn failing(step: &str) -> Self {
-        let message = format!("{step}: the database failed a moment ago");
+    /// Returns the error of an operation that was not tried.
+    pub fn failing(operation: &str) -> Self {
+        let message = format!("{operation}: the database failed a moment ago");
         Self::with_message(ErrorKind::Failing, message)
     }
 
-    pub fn step(step: &str, source: impl Into<BoxError>) -> Self {
-        Self::database(format!("the database failed at the step `{step}`"), source)
+    pub fn operation(operation: &str, source: impl Into<BoxError>) -> Self {
+        Self::database(
+            format!("the database failed during the operation `{operation}`"),
+            source,
+        )
     }
 
     pub fn generator(source: impl Into<BoxError>) -> Self {
         Self::caused(ErrorKind::Generator, "the generator failed", source)
     }
 
-    pub fn timeout(step: &str, limit: Duration) -> Self {
-        let message = format!("{step}: the database did not answer within {limit:?}");
+    pub fn timeout(operation: &str, limit: Duration) -> Self {
+        let message = format!("{operation}: the database did not answer within {limit:?}");
         Self::with_message(ErrorKind::Timeout, message)
     }
 
@@ -249,14 +252,14 @@ mod tests {
     fn display_has_the_causes_where_asked() {
         let cause = Caused("no route to host", None);
         let cause = Caused("cannot connect", Some(Box::new(cause)));
-        let error = Error::step("publish", cause);
+        let error = Error::operation("publish", cause);
         assert_eq!(
             error.to_string(),
-            "the database failed at the step `publish`"
+            "the database failed during the operation `publish`"
         );
         assert_eq!(
             format!("{error:#}"),
-            "the database failed at the step `publish`: cannot connect: no route to host"
+            "the database failed during the operation `publish`: cannot connect: no route to host"
         );
         let debug = format!("{error:?}");
         for part in ["kind: Database", "publish", "no route to host"] {
@@ -272,10 +275,10 @@ mod tests {
             (broken, ErrorKind::Unreachable),
             (sqlx::Error::RowNotFound, ErrorKind::Database),
         ] {
-            assert_eq!(Error::step("publish", source).kind(), kind);
+            assert_eq!(Error::operation("publish", source).kind(), kind);
         }
         assert_eq!(Error::failing("sync").kind(), ErrorKind::Failing);
         let schema = Error::with_message(ErrorKind::Schema, "of a newer release");
-        assert_eq!(Error::step("sync", schema).kind(), ErrorKind::Schema);
+        assert_eq!(Error::operation("sync", schema).kind(), ErrorKind::Schema);
     }
 }

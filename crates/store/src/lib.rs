@@ -25,7 +25,7 @@ mod store; // the handle: each call has a time limit
 
 mod lost; // lost replies
 
-mod note; // what a store tells its site
+mod store_event; // what a store tells its site
 
 mod fence; // the fencing token, and the number of an invalidation
 
@@ -35,7 +35,7 @@ mod calls; // the list of calls
 mod rows; // their arguments and answers
 
 #[doc(hidden)]
-pub mod layers; // what layers share
+pub mod http_util; // what layers share
 
 #[doc(hidden)]
 pub mod name; // names and kinds of locks and entries
@@ -58,7 +58,9 @@ pub use name::{LockKind, LockName};
 pub use sql::{Connection, Database, IntoDatabase};
 
 #[doc(hidden)]
-pub use self::{calls::*, locks::is_lease, lost::LostReplies, note::Note, rows::*, store::Store};
+pub use self::{
+    calls::*, locks::is_lease, lost::LostReplies, rows::*, store::Store, store_event::StoreEvent,
+};
 
 // Also after a panic under the mutex.
 #[doc(hidden)]

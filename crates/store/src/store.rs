@@ -7,13 +7,13 @@ use std::{
 use tokio::time::Instant;
 
 use crate::{
-    calls::{Backend, Step},
+    calls::{Backend, Operation},
     clock::micros,
     error::{Error, with_causes},
     locked,
     lost::LostReplies,
-    note::Note,
     sql::Tables,
+    store_event::StoreEvent,
     timing::{FAILURE_COUNTS, RECHECK, within},
 };
 
@@ -28,12 +28,12 @@ struct Inner {
     patience: Duration,
     /// The store's tables, if it has some.
     tables: Option<Tables>,
-    /// The steps whose latest call failed, and when.
+    /// The operations whose latest call failed, and when.
     failing: Mutex<BTreeMap<&'static str, Instant>>,
     /// The time of the latest read that a request tried while reads were known to fail slowly;
     /// `None`: reads are not known to fail slowly.
     unread: Mutex<Option<Instant>>,
-    hook: Box<dyn Fn(&Note<'_>) + Send + Sync>,
+    hook: Box<dyn Fn(&StoreEvent<'_>) + Send + Sync>,
     lost: LostReplies,
 }
 
@@ -44,7 +44,7 @@ impl Store {
         limit: Duration,
         patience: Duration,
         tables: Option<Tables>,
-        hook: impl Fn(&Note<'_>) + Send + Sync + 'static,
+        hook: impl Fn(&StoreEvent<'_>) + Send + Sync + 'static,
     ) -> Self {
         Self(Arc::new(Inner {
             backend,
@@ -88,23 +88,23 @@ impl Store {
         self.0.patience
     }
 
-    /// Runs a step in the database with the statement timeout.
+    /// Runs an operation in the database with the statement timeout.
     pub async fn limited<T>(
         &self,
-        step: &'static str,
+        operation: &'static str,
         work: impl Future<Output = Result<T, crate::error::BoxError>>,
     ) -> Result<T, Error> {
-        let answer = within(self.0.limit, step, work).await?;
-        answer.map_err(|source| Error::step(step, source))
+        let answer = within(self.0.limit, operation, work).await?;
+        answer.map_err(|source| Error::operation(operation, source))
     }
 
     /// Makes a call.
-    pub async fn call<S: Step>(&self, step: S) -> Result<S::Answer, Error> {
+    pub async fn call<O: Operation>(&self, operation: O) -> Result<O::Answer, Error> {
         let since = Instant::now();
-        let result = self.limited(S::NAME, self.0.backend.ask(step)).await;
-        let works = self.note(S::NAME, result.as_ref().err());
-        self.tell(&Note::Step {
-            step: S::NAME,
+        let result = self.limited(O::NAME, self.0.backend.ask(operation)).await;
+        let works = self.record_outcome(O::NAME, result.as_ref().err());
+        self.notify(&StoreEvent::Operation {
+            operation: O::NAME,
             took: since.elapsed(),
             succeeded: result.is_ok(),
             works,
@@ -114,16 +114,16 @@ impl Store {
 
     /// Makes a call for a request. While the database keeps requests waiting until they fail, one request
     /// a second tries, and the others get an error.
-    pub async fn read<S: Step>(&self, step: S) -> Result<S::Answer, Error> {
+    pub async fn read<O: Operation>(&self, operation: O) -> Result<O::Answer, Error> {
         if let Some(tried) = &mut *locked(&self.0.unread) {
             let now = Instant::now();
             if now < *tried + RECHECK {
-                return Err(Error::failing(S::NAME));
+                return Err(Error::failing(O::NAME));
             }
             *tried = now;
         }
         let since = Instant::now();
-        let result = self.call(step).await;
+        let result = self.call(operation).await;
         self.has_read(since, result.is_ok());
         result
     }
@@ -150,30 +150,30 @@ impl Store {
 
     /// Makes this call, which undoes another one whose reply was lost, several times in the next
     /// quarter of an hour.
-    pub fn undo<S: Step + Clone + Send + 'static>(&self, step: S) {
+    pub fn undo<O: Operation + Clone + Send + 'static>(&self, operation: O) {
         let weak = Arc::downgrade(&self.0);
         self.0.lost.repeat(move || {
-            let (store, step) = (Store(weak.upgrade()?), step.clone());
-            Some(async move { store.call(step).await.is_ok() })
+            let (store, operation) = (Store(weak.upgrade()?), operation.clone());
+            Some(async move { store.call(operation).await.is_ok() })
         });
     }
 
     /// Logs a note, and passes it to the site.
-    pub fn tell(&self, note: &Note<'_>) {
-        note.log();
-        (self.0.hook)(note);
+    pub fn notify(&self, event: &StoreEvent<'_>) {
+        event.log();
+        (self.0.hook)(event);
     }
 
-    /// Records the outcome of a step. Returns true if every step works.
-    fn note(&self, step: &'static str, error: Option<&Error>) -> bool {
+    /// Records the outcome of an operation. Returns true if every operation works.
+    fn record_outcome(&self, operation: &'static str, error: Option<&Error>) -> bool {
         // Told after the lock: a subscriber may ask the site for its figures.
         let (mut back, mut is_known) = (Vec::new(), false);
         let works = {
             let mut failing = locked(&self.0.failing);
             match error {
-                Some(_) => is_known = failing.insert(step, Instant::now()).is_some(),
+                Some(_) => is_known = failing.insert(operation, Instant::now()).is_some(),
                 None => failing.retain(|failed, at| {
-                    let stays = *failed != step && at.elapsed() < FAILURE_COUNTS;
+                    let stays = *failed != operation && at.elapsed() < FAILURE_COUNTS;
                     if !stays {
                         back.push(*failed);
                     }
@@ -182,15 +182,15 @@ impl Store {
             }
             failing.is_empty()
         };
-        for step in back {
-            self.tell(&Note::DatabaseBack { step });
+        for operation in back {
+            self.notify(&StoreEvent::DatabaseBack { operation });
         }
         if let Some(error) = error {
             let error = &*with_causes(error);
             if is_known {
                 tracing::debug!(target: "perennial::database", error, "the database still fails");
             } else {
-                self.tell(&Note::DatabaseUnavailable { step, error });
+                self.notify(&StoreEvent::DatabaseUnavailable { operation, error });
             }
         }
         works

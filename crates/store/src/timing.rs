@@ -7,8 +7,8 @@ use crate::error::Error;
 /// The default time limit of a call.
 pub const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The time after which the failure of a step says nothing about the database any more, if other
-/// steps succeed: a rare step may not be tried again for days.
+/// The time after which the failure of an operation says nothing about the database any more, if other
+/// operations succeed: a rare operation may not be tried again for days.
 pub(crate) const FAILURE_COUNTS: Duration = Duration::from_secs(60);
 
 /// The default of `Builder::database_patience`.
@@ -94,11 +94,11 @@ pub const BRIEF_RETENTION: Duration = Duration::from_hours(1);
 /// [`Timeout`](crate::ErrorKind::Timeout).
 pub async fn within<T>(
     limit: Duration,
-    step: &'static str,
+    operation: &'static str,
     work: impl Future<Output = T>,
 ) -> Result<T, Error> {
     let done = timeout(limit, work).await;
-    done.map_err(|_| Error::timeout(step, limit))
+    done.map_err(|_| Error::timeout(operation, limit))
 }
 
 /// Lengths of the pauses between attempts: each is twice the one before, up to the longest.

@@ -3,7 +3,7 @@ use std::sync::{Arc, Weak};
 use bytes::Bytes;
 use http::{Request, Response, StatusCode, header};
 use http_body::Body;
-use perennial_store::{error::BoxError, layers::is_well_framed, name::visible};
+use perennial_store::{error::BoxError, http_util::is_well_framed, name::visible};
 use tower_service::Service;
 
 use super::{

@@ -2,7 +2,7 @@ use std::{borrow::Cow, fmt, sync::Arc};
 
 use form_urlencoded::byte_serialize;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, header, request::Parts};
-use perennial_store::layers::host;
+use perennial_store::http_util::host;
 
 use crate::{
     http::fields,

@@ -1,7 +1,7 @@
 //! The resources that a request by an unsafe method has changed (RFC 9111 §4.4).
 
 use http::{HeaderMap, Uri, header, request::Parts, uri::Authority};
-use perennial_store::layers::host;
+use perennial_store::http_util::host;
 
 use crate::{cache::Target, layer::refresh::keying::Key};
 

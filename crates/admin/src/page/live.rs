@@ -122,8 +122,10 @@ fn text_of(event: &Event) -> Option<String> {
             None => format!("visited {}: no layer answered", visible(path)),
         },
         Event::Purged { key, .. } => format!("purged {}", visible(key)),
-        Event::DatabaseUnavailable { step, .. } => format!("the database fails at {step}"),
-        Event::DatabaseBack { step, .. } => format!("the database works again at {step}"),
+        Event::DatabaseUnavailable { operation, .. } => {
+            format!("the database fails at {operation}")
+        }
+        Event::DatabaseBack { operation, .. } => format!("the database works again at {operation}"),
         Event::LockLost {
             kind, name, reason, ..
         } => format!(

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use perennial::Perennial;
 use perennial_admin::{self as report, Report};
-use perennial_store::sql::{side_of, statements::Side};
+use perennial_store::sql::{dialect_of, statements::Dialect};
 use sqlx::{AnyConnection, AssertSqlSafe, query_scalar};
 
 use super::Verdict;
@@ -54,10 +54,10 @@ impl<'a> Patient<'a> {
         let since = Instant::now();
         let mut connection = source.connect().await?;
         let connected_in = since.elapsed();
-        let kind = match side_of(source.url()?)? {
-            Side::Sqlite => Kind::Sqlite,
-            Side::Postgres => Kind::Postgres,
-            Side::MySql | Side::MariaDb | Side::Galera => Kind::MySql,
+        let kind = match dialect_of(source.url()?)? {
+            Dialect::Sqlite => Kind::Sqlite,
+            Dialect::Postgres => Kind::Postgres,
+            Dialect::MySql | Dialect::MariaDb | Dialect::Galera => Kind::MySql,
         };
         // Nothing is made in a database without the tables.
         let site = match source.version_of(&mut connection).await? {

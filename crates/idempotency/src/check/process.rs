@@ -5,7 +5,7 @@ use super::{
     promises::{OTHER, SENT, Sent},
     world::{Lost, Owner, Phase, Process, Statement, World},
 };
-use perennial_store::{Begun, Error, error::Unfit};
+use perennial_store::{Begun, Error, error::RejectedValue};
 
 use crate::{
     search::Broken,
@@ -247,7 +247,7 @@ impl<const N: usize> Check<N> {
                 let statement = Statement::Finish(owner, response);
                 world.send(self, statement, fate).map_err(|()| away())
             }
-            Action::FinishUnfit => Err(Error::step("finish", Unfit("is too large".into()))),
+            Action::FinishUnfit => Err(Error::step("finish", RejectedValue("is too large".into()))),
             _ => Err(away()),
         };
         let late = action == Action::FinishAtEnd;

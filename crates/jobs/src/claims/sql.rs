@@ -7,7 +7,7 @@ use perennial_store::{
     sql::{
         pool::{Connections, OnPool},
         run::{Arg, Cells, Driver, Statement, is_broken, is_contended},
-        statements::{Side, Sides},
+        statements::{Dialect, PerDialect},
     },
     timing::within,
 };
@@ -16,7 +16,7 @@ use perennial_store::{
 /// conditions with their ORDER BY. `{id}` is the key.
 ///
 /// lock id, number of rows, values of filters, length of the claim if it expires -> nothing
-pub(crate) const CLAIM: Sides = Sides {
+pub(crate) const CLAIM: PerDialect = PerDialect {
     sqlite: "UPDATE {table} SET {claimed} WHERE {id} IN (SELECT {id} FROM {table} WHERE {free} LIMIT $2)",
     // MATERIALIZED: chosen once, not anew for each row.
     postgres: "WITH perennial_free AS MATERIALIZED (
@@ -29,10 +29,10 @@ pub(crate) const CLAIM: Sides = Sides {
 };
 
 /// The expression that reads and compares a key `{key}` as text.
-const TEXT: Sides = Sides {
+const TEXT: PerDialect = PerDialect {
     // The result is bytes: a text would be compared by a collation.
     mysql: "IF(CHARSET({key}) = 'binary', CAST({key} AS BINARY), CAST(CAST({key} AS CHAR CHARACTER SET utf8mb4) AS BINARY))",
-    ..Sides::same("CAST({key} AS TEXT)")
+    ..PerDialect::same("CAST({key} AS TEXT)")
 };
 
 /// The value with which a column is compared; made [from](From) an integer, a text or a truth
@@ -136,17 +136,17 @@ impl OnPool for Asked<'_> {
 
     async fn run<DB: Driver>(self, connections: Connections<DB>) -> Self::Output {
         // A session of MySQL or MariaDB may refuse updates that use no index, or that join.
-        let sql = match connections.side().await? {
-            Side::MariaDb | Side::Galera if self.sql.starts_with("UPDATE ") => {
+        let sql = match connections.dialect().await? {
+            Dialect::MariaDb | Dialect::Galera if self.sql.starts_with("UPDATE ") => {
                 format!("SET STATEMENT sql_safe_updates = 0 FOR {}", self.sql)
             }
-            Side::MySql => {
+            Dialect::MySql => {
                 let hint = "UPDATE /*+ SET_VAR(sql_safe_updates = 0) */ ";
                 self.sql.replacen("UPDATE ", hint, 1)
             }
             _ => self.sql.to_owned(),
         };
-        let statement = Statement::new(DB::DIALECT.side, "", &sql);
+        let statement = Statement::new(DB::RULES.dialect, "", &sql);
         let statement = connections.guarded(&statement).await?;
         let again = |error: &_| is_contended::<DB>(error) || self.twice && is_broken::<DB>(error);
         let done = connections.run_while(again, &statement, self.arguments);
@@ -200,7 +200,7 @@ impl Table {
         }
         let order = self.order_by()?;
         let free = format!("{} {order}", conditions.join(" AND "));
-        let claim = CLAIM.of(self.database.side());
+        let claim = CLAIM.of(self.database.dialect());
         let claim = claim
             .replace("{table}", &table)
             .replace("{id}", &id)
@@ -302,14 +302,14 @@ impl Table {
 
     async fn limited<T>(
         &self,
-        step: &'static str,
+        operation: &'static str,
         work: impl Future<Output = Result<T, BoxError>>,
     ) -> Result<T, Error> {
-        let answer = within(self.database.limit(), step, work).await?;
+        let answer = within(self.database.limit(), operation, work).await?;
         answer.map_err(|source| {
             Error::database(
                 format!(
-                    "the database failed at the step `{step}`, in the table {:?}",
+                    "the database failed during the operation `{operation}`, in the table {:?}",
                     self.name
                 ),
                 source,
@@ -367,8 +367,8 @@ impl Table {
                 "{name:?} cannot be used as the name of a table or a column: write a letter or `_`, then up to 62 letters, digits and `_`"
             )));
         }
-        let quote = match self.database.side() {
-            Side::Postgres => '"',
+        let quote = match self.database.dialect() {
+            Dialect::Postgres => '"',
             // Not in double quotes: SQLite reads an unknown column in double quotes as a text.
             _ => '`',
         };
@@ -377,6 +377,6 @@ impl Table {
 
     /// A key as text.
     fn text(&self, key: &str) -> String {
-        TEXT.of(self.database.side()).replace("{key}", key)
+        TEXT.of(self.database.dialect()).replace("{key}", key)
     }
 }

@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 use http::{Request, Response, StatusCode};
 use http_body::Body;
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
-use perennial_store::{Error, ErrorKind, Lease, LockName, layers::problem};
+use perennial_store::{Error, ErrorKind, Lease, LockName, http_util::problem};
 use tokio::time::timeout;
 use tower::{Service, ServiceExt};
 

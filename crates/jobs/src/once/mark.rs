@@ -10,25 +10,25 @@ use perennial_store::{
         Tables,
         connection::{self, OnConnection, run_inside},
         run::{Arg, Driver, number},
-        statements::{Side, Sides, locks},
+        statements::{Dialect, PerDialect, locks},
         store::lock_row,
     },
 };
 
-pub(crate) const STEP: &str = "mark_in";
+pub(crate) const OPERATION: &str = "mark_in";
 
 /// Two statements around the mark. The first limits the wait for other transactions (milliseconds ->
 /// nothing), and the second restores the limit from before (nothing -> nothing). On SQLite the wait
 /// is the pool's busy timeout.
-const BOUNDS: [Sides; 2] = [
-    Sides {
+const BOUNDS: [PerDialect; 2] = [
+    PerDialect {
         sqlite: "",
         postgres: "SELECT set_config('perennial.lock_timeout', current_setting('lock_timeout'), true), set_config('lock_timeout', $1 || 'ms', true)",
         // The insert id is the application's, too.
         mysql: "SET @perennial_id = LAST_INSERT_ID(), @perennial_wait = @@innodb_lock_wait_timeout,
             innodb_lock_wait_timeout = GREATEST(1, $1 DIV 1000)",
     },
-    Sides {
+    PerDialect {
         sqlite: "",
         // Outside a transaction the first statement's settings have ended with that statement.
         postgres: "SELECT set_config('lock_timeout', coalesce(nullif(current_setting('perennial.lock_timeout', true), ''), current_setting('lock_timeout')), true)",
@@ -41,7 +41,7 @@ const BOUNDS: [Sides; 2] = [
 /// where there is preceding work.
 ///
 /// name, retention, the name of the preceding work -> fence, if the work was marked
-const MARK: Sides = Sides {
+const MARK: PerDialect = PerDialect {
     // A mark has no owner.
     mysql: "{waits}INSERT INTO {p}lock (kind, name, owner, fence, acquired_at, expires_at)
         SELECT 'once', $1, NULL, LAST_INSERT_ID(n.at), n.at, n.at + $2 FROM (SELECT {now} AS at) n{condition}
@@ -50,7 +50,7 @@ const MARK: Sides = Sides {
             fence = IF(expires_at <= VALUES(acquired_at), LAST_INSERT_ID(GREATEST(fence + 1, VALUES(fence))), fence + LAST_INSERT_ID(0)),
             acquired_at = IF(expires_at <= VALUES(acquired_at), VALUES(acquired_at), acquired_at),
             expires_at = IF(expires_at <= VALUES(acquired_at), VALUES(expires_at), expires_at)",
-    ..Sides::same(
+    ..PerDialect::same(
         "INSERT INTO {p}lock AS l (kind, name, owner, fence, acquired_at, expires_at)
     SELECT 'once', $1, NULL, n.at, n.at, n.at + $2 FROM (SELECT {now} AS at) n{condition}
     ON CONFLICT (kind, name) DO UPDATE SET
@@ -66,33 +66,34 @@ const MARK: Sides = Sides {
 /// The condition that the preceding work is done. On MySQL and MariaDB at REPEATABLE READ, looking for
 /// a row that is missing locks the gap where it would be, until the application's transaction ends;
 /// so the condition is left out where there is no preceding work.
-const AFTER: Sides = Sides {
+const AFTER: PerDialect = PerDialect {
     mysql: "
         WHERE EXISTS (SELECT 1 FROM {p}lock a WHERE a.kind = 'once' AND a.name = $3 AND a.owner IS NULL AND a.expires_at > n.at LOCK IN SHARE MODE)",
-    ..Sides::same(
+    ..PerDialect::same(
         "
     WHERE EXISTS (SELECT 1 FROM {p}lock a WHERE a.kind = 'once' AND a.name = $3 AND a.owner IS NULL AND a.expires_at > n.at)",
     )
 };
 
 /// No condition. Without a WHERE, SQLite would read the `ON` of `ON CONFLICT` as a join's.
-const ALWAYS: Sides = Sides {
+const ALWAYS: PerDialect = PerDialect {
     mysql: "",
-    ..Sides::same("\n    WHERE true")
+    ..PerDialect::same("\n    WHERE true")
 };
 
 /// Returns the statement that marks work. `is_after`: there is preceding work.
-pub(crate) fn mark(side: Side, is_after: bool) -> String {
+pub(crate) fn mark(dialect: Dialect, is_after: bool) -> String {
     let condition = if is_after { AFTER } else { ALWAYS };
-    MARK.of(side).replace("{condition}", condition.of(side))
+    MARK.of(dialect)
+        .replace("{condition}", condition.of(dialect))
 }
 
 /// Returns [`locks::INSPECT`]; on MySQL it can read the present state of the lock, whatever the
 /// transaction has read before. Of a lock without a row, that locks the gap.
-fn inspect(side: Side, at_present: bool) -> String {
-    let inspect = locks::INSPECT.of(side);
-    match side {
-        Side::MySql | Side::MariaDb | Side::Galera if at_present => {
+fn inspect(dialect: Dialect, at_present: bool) -> String {
+    let inspect = locks::INSPECT.of(dialect);
+    match dialect {
+        Dialect::MySql | Dialect::MariaDb | Dialect::Galera if at_present => {
             format!(
                 "{} LOCK IN SHARE MODE",
                 inspect.trim_start_matches("{waits}")
@@ -126,25 +127,25 @@ impl OnConnection for &Mark<'_> {
     type Output = Result<Marked, Error>;
 
     async fn run<DB: Driver>(self, connection: &mut DB::Connection) -> Self::Output {
-        let failed = |error| connection::step(STEP, error);
-        let side = self
+        let failed = |error| connection::operation(OPERATION, error);
+        let dialect = self
             .tables
-            .side_on::<DB>(connection)
+            .dialect_on::<DB>(connection)
             .await
             .map_err(failed)?;
-        let statement = |text: &str| self.tables.statement(side, text);
+        let statement = |text: &str| self.tables.statement(dialect, text);
         let (name, after) = (bounded(self.name), self.after.map(bounded));
         let mut arguments = vec![Arg::Text(&name), Arg::Int(micros(self.retention))];
         arguments.extend(after.as_deref().map(Arg::Text));
-        let mark = mark(side, after.is_some());
+        let mark = mark(dialect, after.is_some());
 
-        let [before, after_mark] = BOUNDS.map(|sides| sides.of(side));
+        let [before, after_mark] = BOUNDS.map(|sql| sql.of(dialect));
         let wait = i64::try_from(self.wait.as_millis()).unwrap_or(i64::MAX);
         if !before.is_empty() {
             let done = DB::run(connection, &statement(before), &[Arg::Int(wait)]).await;
             done.map_err(failed)?;
         }
-        let done = run_inside::<DB>(connection, side, &statement(&mark), &arguments).await;
+        let done = run_inside::<DB>(connection, dialect, &statement(&mark), &arguments).await;
         if !after_mark.is_empty() {
             let restored = DB::run(connection, &statement(after_mark), &[]).await;
             // A transaction that has failed accepts no further statement, and its rollback restores
@@ -160,10 +161,12 @@ impl OnConnection for &Mark<'_> {
 
         let once = Arg::Text(LockKind::Once.as_str());
         let mut read = async |name: &str, at_present| -> Result<_, Error> {
-            let inspect = statement(&inspect(side, at_present));
+            let inspect = statement(&inspect(dialect, at_present));
             let done = DB::run(connection, &inspect, &[once, Arg::Text(name)]).await;
             let row = done.map_err(failed)?.rows.first().map(lock_row::<DB>);
-            let row = row.transpose().map_err(|error| Error::step(STEP, error))?;
+            let row = row
+                .transpose()
+                .map_err(|error| Error::operation(OPERATION, error))?;
             Ok(row.flatten())
         };
         let preceding = match &after {

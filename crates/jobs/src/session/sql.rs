@@ -9,7 +9,7 @@ use perennial_store::{
     sql::{
         pool::{Connections, OnPool},
         run::{Arg, Cells, Driver, Statement, has_code},
-        statements::Side,
+        statements::Dialect,
     },
     timing::within,
 };
@@ -63,11 +63,11 @@ const MYSQL: Statements = Statements {
     missing: &["1235"],
 };
 
-fn statements(side: Side) -> Option<&'static Statements> {
-    match side {
-        Side::Sqlite => None,
-        Side::Postgres => Some(&POSTGRES),
-        Side::MySql | Side::MariaDb | Side::Galera => Some(&MYSQL),
+fn statements(dialect: Dialect) -> Option<&'static Statements> {
+    match dialect {
+        Dialect::Sqlite => None,
+        Dialect::Postgres => Some(&POSTGRES),
+        Dialect::MySql | Dialect::MariaDb | Dialect::Galera => Some(&MYSQL),
     }
 }
 
@@ -118,12 +118,12 @@ impl OnPool for Acquire<'_> {
     type Output = Result<Option<Holding>, Error>;
 
     async fn run<DB: Driver>(self, connections: Connections<DB>) -> Self::Output {
-        let Some(statements) = statements(connections.side().await?) else {
+        let Some(statements) = statements(connections.dialect().await?) else {
             return Err(Error::invalid(
                 "this database has no session locks: use a lease, by `Locks::try_lock`",
             ));
         };
-        let failed = |error| Error::step("lock", error);
+        let failed = |error| Error::operation("lock", error);
         let mut borrowed = connections.acquire().await.map_err(failed)?;
         let connection = borrowed.connection();
         match ask::<DB>(connection, statements.acquire, self.lock).await {
@@ -162,7 +162,7 @@ async fn ask<DB: Driver>(
     template: &str,
     lock: &SessionLockName,
 ) -> Result<i64, sqlx::Error> {
-    let statement = Statement::new(DB::DIALECT.side, "", template);
+    let statement = Statement::new(DB::RULES.dialect, "", template);
     let arguments = [
         Arg::Int(lock.number),
         Arg::Text(&lock.name),

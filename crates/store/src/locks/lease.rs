@@ -12,8 +12,8 @@ use crate::{
         Common,
         state::{Extension, LeaseSettings, Term},
     },
-    note::Note,
     rows::LeaseRow,
+    store_event::StoreEvent,
 };
 
 /// A held lock. The lease is extended in the background at a third of its length until it is
@@ -283,7 +283,7 @@ impl LeaseCore {
                 (Ok(_), None) => return,
                 (Err(reason), _) => {
                     let LeaseRow { name, fence, .. } = &*self.row;
-                    self.common.store.tell(&Note::LockLost {
+                    self.common.store.notify(&StoreEvent::LockLost {
                         name,
                         fence: *fence,
                         reason,

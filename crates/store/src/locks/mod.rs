@@ -15,10 +15,10 @@ use crate::{
     error::{Error, ErrorKind},
     fence::Fence,
     name::TABLE_PREFIX,
-    note::Note,
     rows::{LeaseRow, Unused},
     sql::{Connect, Database, IntoDatabase, Tables},
     store::Store,
+    store_event::StoreEvent,
     timing::{self, BRIEF_RETENTION, DATABASE_PATIENCE},
 };
 
@@ -238,8 +238,8 @@ impl Locks {
         let resent = tried.as_ref().map_or(true, |tried| tried.resent);
         let taken = tried.map(|tried| tried.fence);
         if let Ok(Some(fence)) = taken {
-            let note = Note::LockAcquired { name: &name, fence };
-            self.store().tell(&note);
+            let event = StoreEvent::LockAcquired { name: &name, fence };
+            self.store().notify(&event);
             let row = LeaseRow { name, owner, fence };
             let common = self.common.clone();
             return Ok(Some(Lease::start(
@@ -254,7 +254,8 @@ impl Locks {
             self.store().undo(Revoke::new(&name, owner));
         }
         if taken.is_ok() {
-            self.store().tell(&Note::LockContended { name: &name });
+            self.store()
+                .notify(&StoreEvent::LockContended { name: &name });
         }
         taken.map(|_| None)
     }
@@ -304,7 +305,7 @@ impl Locks {
         let store = self.store();
         let broken = store.call(BreakLock::new(&name, seen)).await?;
         if broken {
-            store.tell(&Note::LockBroken { name: &name });
+            store.notify(&StoreEvent::LockBroken { name: &name });
         }
         Ok(broken)
     }

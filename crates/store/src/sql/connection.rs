@@ -8,7 +8,7 @@ use super::{
     dialect::NO_TRANSACTION,
     guard,
     run::{Arg, Done, Driver, Statement},
-    statements::Side,
+    statements::Dialect,
 };
 use crate::error::Error;
 
@@ -73,28 +73,28 @@ impl Connection<'_> {
 }
 
 /// Runs a statement in the transaction of a connection. Outside of a transaction, nothing is done, and
-/// [`step`] explains the error.
+/// [`operation`] explains the error.
 pub async fn run_inside<DB: Driver>(
     connection: &mut DB::Connection,
-    side: Side,
+    dialect: Dialect,
     statement: &Statement,
     arguments: &[Arg<'_>],
 ) -> Result<Done<DB>, sqlx::Error> {
-    if let Some(guarded) = guard::inside(side, statement) {
+    if let Some(guarded) = guard::inside(dialect, statement) {
         return DB::run(connection, &guarded, arguments).await;
     }
-    let is_inside = match side {
+    let is_inside = match dialect {
         // BEGIN fails inside of a transaction.
-        Side::Sqlite => {
-            let both = Statement::new(side, "", "BEGIN; ROLLBACK");
+        Dialect::Sqlite => {
+            let both = Statement::new(dialect, "", "BEGIN; ROLLBACK");
             match DB::run(connection, &both, &[]).await {
                 Ok(_) => false,
-                Err(error) if error.to_string().contains(DB::DIALECT.guard_fails) => true,
+                Err(error) if error.to_string().contains(DB::RULES.guard_failure) => true,
                 Err(error) => return Err(error),
             }
         }
         // The server does not tell.
-        Side::MySql => connection.is_in_transaction(),
+        Dialect::MySql => connection.is_in_transaction(),
         _ => true,
     };
     if is_inside {
@@ -104,15 +104,15 @@ pub async fn run_inside<DB: Driver>(
     }
 }
 
-/// Returns the error of a step in a transaction of the application's.
-pub fn step(step: &str, error: sqlx::Error) -> Error {
+/// Returns the error of an operation in a transaction of the application's.
+pub fn operation(operation: &str, error: sqlx::Error) -> Error {
     if error.to_string().contains(NO_TRANSACTION) {
         Error::invalid(format!(
-            "`{step}` needs a transaction, and the connection is in none: begin one by `pool.begin()`, pass it, and commit it. \
+            "`{operation}` needs a transaction, and the connection is in none: begin one by `pool.begin()`, pass it, and commit it. \
              (On MySQL, Perennial sees only a transaction that sqlx has begun.)"
         ))
     } else {
-        Error::step(step, error)
+        Error::operation(operation, error)
     }
 }
 

@@ -1,44 +1,45 @@
 //! The differences between the databases, apart from their [SQL](super::statements).
 
-use super::{run::Arg, statements::Side};
+use super::{run::Arg, statements::Dialect};
 use crate::name::hex;
 
 /// A database as Perennial uses it. The lists are codes of errors.
-pub struct Dialect {
+pub struct DialectRules {
     /// The SQL of most servers of the kind.
-    pub side: Side,
+    pub dialect: Dialect,
     /// Writes an argument into a statement, as a pooler in transaction mode requires; `None`:
     /// arguments are bound.
     pub literal: Option<fn(Arg<'_>) -> String>,
     /// The connection is a socket, which may be broken. SQLite's is none.
-    pub socket: bool,
+    pub is_networked: bool,
     /// Tables of the same names are not Perennial's.
-    pub foreign: &'static [&'static str],
+    pub not_our_table: &'static [&'static str],
     /// A table is not there.
-    pub missing: &'static [&'static str],
+    pub no_such_table: &'static [&'static str],
     /// Another process makes the tables at the same time.
-    pub raced: &'static [&'static str],
+    pub ddl_race: &'static [&'static str],
     /// Nothing was done, as another statement was faster.
-    pub contended: &'static [&'static str],
+    pub contention: &'static [&'static str],
     /// Perennial closes the connection: the server ends, is not the primary, or does not know the
     /// outcome.
-    pub gone: &'static [&'static str],
+    pub connection_lost: &'static [&'static str],
     /// Somebody has left the connection in a state in which the statement was not done.
-    pub left: &'static [&'static str],
+    pub unsuitable_session: &'static [&'static str],
     /// The part of an error's message by which a guard (see `guard.rs`) fails.
-    pub guard_fails: &'static str,
+    pub guard_failure: &'static str,
     /// The content is too large, its text cannot be encoded, or a constraint or trigger forbids the
     /// row.
-    pub unfit: &'static [&'static str],
+    pub rejected_value: &'static [&'static str],
     /// The database is read-only.
-    pub readonly: &'static [&'static str],
+    pub read_only: &'static [&'static str],
     /// The role may not make tables.
-    pub forbidden: &'static [&'static str],
+    pub permission_denied: &'static [&'static str],
 }
 
 /// The text of the error by which a guard fails, where the guard chooses it. MariaDB shows no more than
 /// 64 characters of it.
-pub const IN_TRANSACTION: &str = "perennial: the connection was left in a transaction";
+pub const IN_TRANSACTION: &str =
+    "perennial: the connection was unsuitable_session in a transaction";
 
 /// The text of the error of a statement that needs a transaction of the application's, outside of one.
 pub const NO_TRANSACTION: &str = "perennial: the connection is in no transaction";
@@ -48,23 +49,23 @@ pub const NO_TRANSACTION: &str = "perennial: the connection is in no transaction
 pub const SET_BACK: i64 = 5_000_000;
 
 #[cfg(feature = "sqlite")]
-pub const SQLITE: Dialect = Dialect {
-    side: Side::Sqlite,
+pub const SQLITE: DialectRules = DialectRules {
+    dialect: Dialect::Sqlite,
     literal: None,
-    socket: false,
+    is_networked: false,
     // SQLITE_ERROR: a table or a column that is there or is not.
-    foreign: &["1"],
-    missing: &["1"],
-    raced: &[],
-    contended: &[],
-    gone: &[],
-    left: &[],
-    guard_fails: "cannot start a transaction within a transaction",
+    not_our_table: &["1"],
+    no_such_table: &["1"],
+    ddl_race: &[],
+    contention: &[],
+    connection_lost: &[],
+    unsuitable_session: &[],
+    guard_failure: "cannot start a transaction within a transaction",
     // SQLITE_TOOBIG, SQLITE_CONSTRAINT_CHECK, SQLITE_CONSTRAINT_TRIGGER
-    unfit: &["18", "275", "1811"],
+    rejected_value: &["18", "275", "1811"],
     // SQLITE_READONLY, and its variants for a file or a folder without the right to write
-    readonly: &["8", "520", "1544"],
-    forbidden: &[],
+    read_only: &["8", "520", "1544"],
+    permission_denied: &[],
 };
 
 /// Writes an argument with one meaning under every setting. Of a text, printable ASCII except `'`,
@@ -93,60 +94,60 @@ pub fn literal(argument: Arg<'_>) -> String {
 }
 
 #[cfg(feature = "postgres")]
-pub const POSTGRES: Dialect = Dialect {
-    side: Side::Postgres,
+pub const POSTGRES: DialectRules = DialectRules {
+    dialect: Dialect::Postgres,
     literal: Some(literal),
-    socket: true,
+    is_networked: true,
     // duplicate_table, undefined_column
-    foreign: &["42P07", "42703"],
+    not_our_table: &["42P07", "42703"],
     // undefined_table
-    missing: &["42P01"],
+    no_such_table: &["42P01"],
     // unique_violation (in the catalogue), duplicate_table, duplicate_object (its type): IF NOT
     // EXISTS does not see uncommitted tables.
-    raced: &["23505", "42P07", "42710"],
+    ddl_race: &["23505", "42P07", "42710"],
     // lock_not_available, serialization_failure, deadlock_detected
-    contended: &["55P03", "40001", "40P01"],
+    contention: &["55P03", "40001", "40P01"],
     // statement_completion_unknown, of a proxy; admin_shutdown, crash_shutdown,
     // cannot_connect_now, idle_session_timeout; protocol_violation: PgBouncer ends the connection, as
     // it reaches no server
-    gone: &["40003", "57P01", "57P02", "57P03", "57P05", "08P01"],
+    connection_lost: &["40003", "57P01", "57P02", "57P03", "57P05", "08P01"],
     // in_failed_sql_transaction; read_only_sql_transaction: somebody has set it, the primary has become a
     // standby, or the name leads to another server now
-    left: &["25P02", "25006"],
-    guard_fails: IN_TRANSACTION,
+    unsuitable_session: &["25P02", "25006"],
+    guard_failure: IN_TRANSACTION,
     // string_data_right_truncation, character_not_in_repertoire, untranslatable_character,
     // check_violation, program_limit_exceeded, raise_exception
-    unfit: &["22001", "22021", "22P05", "23514", "54000", "P0001"],
-    readonly: &["25006"],
+    rejected_value: &["22001", "22021", "22P05", "23514", "54000", "P0001"],
+    read_only: &["25006"],
     // insufficient_privilege
-    forbidden: &["42501"],
+    permission_denied: &["42501"],
 };
 
 #[cfg(feature = "mysql")]
-pub const MYSQL: Dialect = Dialect {
-    side: Side::MySql,
+pub const MYSQL: DialectRules = DialectRules {
+    dialect: Dialect::MySql,
     literal: None,
-    socket: true,
+    is_networked: true,
     // ER_TABLE_EXISTS_ERROR, ER_BAD_FIELD_ERROR
-    foreign: &["1050", "1054"],
+    not_our_table: &["1050", "1054"],
     // ER_NO_SUCH_TABLE
-    missing: &["1146"],
-    raced: &[],
+    no_such_table: &["1146"],
+    ddl_race: &[],
     // ER_CHECKREAD, ER_LOCK_WAIT_TIMEOUT, ER_LOCK_DEADLOCK (also a failed certification of Galera),
     // ER_LOCK_NOWAIT
-    contended: &["1020", "1205", "1213", "3572"],
+    contention: &["1020", "1205", "1213", "3572"],
     // ER_SERVER_SHUTDOWN, ER_CONNECTION_KILLED, ER_CLIENT_INTERACTION_TIMEOUT;
     // ER_OPTION_PREVENTS_STATEMENT (read_only), ER_READ_ONLY_MODE, ER_UNKNOWN_COM_ERROR (a node of
     // Galera without a quorum): another server is the primary now
-    gone: &["1053", "1927", "4031", "1290", "1836", "1047"],
+    connection_lost: &["1053", "1927", "4031", "1290", "1836", "1047"],
     // ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION; ER_TABLE_NOT_LOCKED_FOR_WRITE, ER_TABLE_NOT_LOCKED:
     // somebody has locked other tables
-    left: &["1792", "1099", "1100"],
-    guard_fails: IN_TRANSACTION,
+    unsuitable_session: &["1792", "1099", "1100"],
+    guard_failure: IN_TRANSACTION,
     // ER_TOO_BIG_ROWSIZE, ER_NET_PACKET_TOO_LARGE, ER_TRUNCATED_WRONG_VALUE_FOR_FIELD,
     // ER_DATA_TOO_LONG, ER_SIGNAL_EXCEPTION, ER_CONSTRAINT_FAILED, ER_CHECK_CONSTRAINT_VIOLATED
-    unfit: &["1118", "1153", "1366", "1406", "1644", "4025", "3819"],
-    readonly: &["1290", "1836"],
+    rejected_value: &["1118", "1153", "1366", "1406", "1644", "4025", "3819"],
+    read_only: &["1290", "1836"],
     // ER_DBACCESS_DENIED_ERROR, ER_TABLEACCESS_DENIED_ERROR
-    forbidden: &["1044", "1142"],
+    permission_denied: &["1044", "1142"],
 };

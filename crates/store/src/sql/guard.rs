@@ -19,7 +19,7 @@ use sqlx::error::DatabaseError;
 use crate::sql::{
     dialect::{IN_TRANSACTION, NO_TRANSACTION, literal},
     run::{Arg, Driver, Statement, has_code},
-    statements::Side,
+    statements::Dialect,
 };
 
 /// The names and values of settings of a connection.
@@ -49,13 +49,20 @@ impl Guard {
     /// Returns the guard for a server. `is_shared`: others use the pool's connections, too.
     /// `settings`: of the connection by which the site was opened. `limit`: the time limit of a
     /// call, after which PostgreSQL and MariaDB also end the statement.
-    pub(super) fn new(side: Side, is_shared: bool, settings: &Settings, limit: Duration) -> Self {
-        match side {
-            Side::Postgres => Self::Before(postgres(settings, limit)),
-            Side::MariaDb | Side::Galera if is_shared => Self::Settings(mariadb(settings, limit)),
-            Side::MySql if is_shared => Self::Apart(mysql(settings)),
+    pub(super) fn new(
+        dialect: Dialect,
+        is_shared: bool,
+        settings: &Settings,
+        limit: Duration,
+    ) -> Self {
+        match dialect {
+            Dialect::Postgres => Self::Before(postgres(settings, limit)),
+            Dialect::MariaDb | Dialect::Galera if is_shared => {
+                Self::Settings(mariadb(settings, limit))
+            }
+            Dialect::MySql if is_shared => Self::Apart(mysql(settings)),
             // BEGIN fails inside of a transaction.
-            Side::Sqlite if is_shared => Self::Before("BEGIN; COMMIT; ".to_owned()),
+            Dialect::Sqlite if is_shared => Self::Before("BEGIN; COMMIT; ".to_owned()),
             _ => Self::None,
         }
     }
@@ -78,21 +85,21 @@ impl Guard {
     /// it would not be committed, or not in the site's tables.
     pub(super) fn has_failed<DB: Driver>(&self, error: &sqlx::Error) -> bool {
         let message = error.as_database_error().map(DatabaseError::message);
-        let fails = message.is_some_and(|message| message.contains(DB::DIALECT.guard_fails));
-        fails || has_code::<DB>(error, DB::DIALECT.left)
+        let fails = message.is_some_and(|message| message.contains(DB::RULES.guard_failure));
+        fails || has_code::<DB>(error, DB::RULES.unsuitable_session)
     }
 
     /// Returns true if the statement may have failed because the connection uses another database: MariaDB
     /// looks for the tables before it sets what the guard says.
     pub(super) fn may_be_elsewhere<DB: Driver>(&self, error: &sqlx::Error) -> bool {
-        let codes = [DB::DIALECT.missing, DB::DIALECT.forbidden];
+        let codes = [DB::RULES.no_such_table, DB::RULES.permission_denied];
         matches!(self, Self::Settings(_)) && codes.iter().any(|codes| has_code::<DB>(error, codes))
     }
 
     /// Returns a statement that does nothing but fail where the guard does. `None`: the guard never
     /// fails.
     pub(super) fn alone<DB: Driver>(&self) -> Option<Statement> {
-        let nothing = Statement::new(DB::DIALECT.side, "", "SELECT 1");
+        let nothing = Statement::new(DB::RULES.dialect, "", "SELECT 1");
         match self {
             Self::None => None,
             Self::Apart(guard) => Some(nothing.with_text(|_| guard.clone())),
@@ -103,15 +110,15 @@ impl Guard {
 
 /// Returns a statement for a transaction of the application's, so that it fails outside of one and does
 /// nothing. `None`: the database cannot tell, or not within the statement.
-pub(super) fn inside(side: Side, statement: &Statement) -> Option<Statement> {
-    match side {
-        Side::Postgres => Some(statement.with_text(|text| {
+pub(super) fn inside(dialect: Dialect, statement: &Statement) -> Option<Statement> {
+    match dialect {
+        Dialect::Postgres => Some(statement.with_text(|text| {
             format!(
                 "SELECT set_config('statement_timeout', CASE WHEN transaction_timestamp() <> statement_timestamp()
                     THEN current_setting('statement_timeout') ELSE '{NO_TRANSACTION}' END, true); {text}"
             )
         })),
-        Side::MariaDb | Side::Galera => {
+        Dialect::MariaDb | Dialect::Galera => {
             let guard = format!(
                 "time_zone = IF(@@in_transaction OR NOT @@autocommit, @@time_zone, '{NO_TRANSACTION}')"
             );
@@ -122,10 +129,10 @@ pub(super) fn inside(side: Side, statement: &Statement) -> Option<Statement> {
 }
 
 /// Returns the statement that a transaction of Perennial's own begins with, so that it uses the site's tables.
-pub(super) fn in_transaction(side: Side, settings: &Settings) -> Option<Statement> {
-    match side {
-        Side::Postgres => {
-            let nothing = Statement::new(side, "", "");
+pub(super) fn in_transaction(dialect: Dialect, settings: &Settings) -> Option<Statement> {
+    match dialect {
+        Dialect::Postgres => {
+            let nothing = Statement::new(dialect, "", "");
             Some(nothing.with_text(|_| format!("SELECT {}", places(settings))))
         }
         _ => None,
@@ -133,10 +140,10 @@ pub(super) fn in_transaction(side: Side, settings: &Settings) -> Option<Statemen
 }
 
 /// Returns the statement that a connection begins with which the pool has not prepared.
-pub(super) fn beside(side: Side, settings: &Settings) -> Option<Statement> {
-    match side {
-        Side::MySql | Side::MariaDb | Side::Galera => {
-            Some(Statement::new(side, "", "").with_text(|_| mysql(settings)))
+pub(super) fn beside(dialect: Dialect, settings: &Settings) -> Option<Statement> {
+    match dialect {
+        Dialect::MySql | Dialect::MariaDb | Dialect::Galera => {
+            Some(Statement::new(dialect, "", "").with_text(|_| mysql(settings)))
         }
         _ => None,
     }

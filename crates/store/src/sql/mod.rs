@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use self::{
     pool::{AnyPool, Connections, OnPool, Server},
     run::{Driver, Supported},
-    statements::{Side, Sides},
+    statements::{Dialect, PerDialect},
     store::SqlStore,
     url::check_url,
 };
@@ -38,7 +38,7 @@ use crate::{
 };
 pub use connection::Connection;
 pub use tables::Tables;
-pub use url::{side_of, without_password};
+pub use url::{dialect_of, without_password};
 
 /// The largest number of connections in Perennial's own pool.
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
@@ -49,7 +49,7 @@ const CONNECTIONS: u32 = 5;
 pub enum Connect {
     /// Before the site is opened.
     Now,
-    /// Before the first step that needs the database.
+    /// Before the first operation that needs the database.
     Lazily,
 }
 
@@ -59,7 +59,7 @@ pub enum Connect {
 pub struct Database {
     pool: AnyPool,
     server: Arc<Server>,
-    side: Side,
+    dialect: Dialect,
     limit: Duration,
 }
 
@@ -84,7 +84,7 @@ macro_rules! from_pool {
                 Self {
                     pool: AnyPool::$kind(pool),
                     server: Arc::new(Server::new(true, None)),
-                    side: sqlx::$kind::DIALECT.side,
+                    dialect: sqlx::$kind::RULES.dialect,
                     limit: STATEMENT_TIMEOUT,
                 }
             }
@@ -124,13 +124,13 @@ impl Database {
 impl Database {
     pub async fn open_when(url: &str, connect: Connect) -> Result<Self, Error> {
         check_url(url)?;
-        let database: Self = match side_of(url)? {
+        let database: Self = match dialect_of(url)? {
             #[cfg(feature = "sqlite")]
-            Side::Sqlite => sqlite::open(url, connect).await?.into(),
+            Dialect::Sqlite => sqlite::open(url, connect).await?.into(),
             #[cfg(feature = "postgres")]
-            Side::Postgres => open::<sqlx::Postgres>(url, connect, &[]).await?.into(),
+            Dialect::Postgres => open::<sqlx::Postgres>(url, connect, &[]).await?.into(),
             #[cfg(feature = "mysql")]
-            Side::MySql => open::<sqlx::MySql>(url, connect, &["SET autocommit = 1"])
+            Dialect::MySql => open::<sqlx::MySql>(url, connect, &["SET autocommit = 1"])
                 .await?
                 .into(),
             _ => unreachable!("the database is built in"),
@@ -146,7 +146,7 @@ impl Database {
     #[cfg(feature = "mysql")]
     pub fn as_mysql(self) -> Self {
         Self {
-            server: Arc::new(Server::new(true, Some(Side::MySql))),
+            server: Arc::new(Server::new(true, Some(Dialect::MySql))),
             ..self
         }
     }
@@ -156,8 +156,8 @@ impl Database {
         Box::pin(self.pool.with(&self.server, self.limit, work)).await
     }
 
-    pub fn side(&self) -> Side {
-        self.side
+    pub fn dialect(&self) -> Dialect {
+        self.dialect
     }
 
     pub fn limit(&self) -> Duration {
@@ -166,12 +166,12 @@ impl Database {
 
     /// Returns the kind, by the name of its feature.
     pub fn kind(&self) -> &'static str {
-        let kind = Sides {
+        let kind = PerDialect {
             sqlite: "sqlite",
             postgres: "postgres",
             mysql: "mysql",
         };
-        kind.of(self.side)
+        kind.of(self.dialect)
     }
 
     #[cfg(feature = "postgres")]
@@ -217,10 +217,10 @@ impl OnPool for Opening {
         let store = SqlStore::new(connections, self.tables);
         if self.connect == Connect::Now {
             let begun = Instant::now();
-            let mut prepared = store.side().await;
+            let mut prepared = store.dialect().await;
             // The server has answered before. On a loaded machine it is slow to take more connections.
             while prepared.as_ref().is_err_and(is_late) && begun.elapsed() < CONNECTIONS_LIMIT {
-                prepared = store.side().await;
+                prepared = store.dialect().await;
             }
             prepared?;
         }
@@ -237,7 +237,7 @@ fn is_late(error: &Error) -> bool {
 /// Returns the statements that make the tables in a database of the URL's kind.
 pub fn ddl(url: &str, prefix: &str) -> Result<String, Error> {
     schema::check_prefix(prefix)?;
-    Ok(schema::script(side_of(url)?, prefix))
+    Ok(schema::script(dialect_of(url)?, prefix))
 }
 
 /// Opens a small pool of connections to a server. `begin`: the first statements on each connection.
@@ -254,7 +254,7 @@ async fn open<DB: Driver>(
         move |error| Error::database(context, error)
     };
     let options: <DB::Connection as Connection>::Options = url.parse().map_err(cannot(""))?;
-    // The store logs what is slow, by the step's name.
+    // The store logs what is slow, by the operation's name.
     let options = options.disable_statement_logging();
     if connect == Connect::Now {
         // A pool would try for a while, and then report no more than a timeout.
@@ -274,7 +274,7 @@ async fn open<DB: Driver>(
         .after_connect(move |connection, _| {
             Box::pin(async move {
                 for statement in begin {
-                    let statement = run::Statement::new(DB::DIALECT.side, "", statement);
+                    let statement = run::Statement::new(DB::RULES.dialect, "", statement);
                     DB::run(connection, &statement, &[]).await?;
                 }
                 Ok(())

@@ -13,7 +13,7 @@ use crate::{
     timing::within,
 };
 
-const STEP: &str = "invalidate_in` or `purge_in";
+const OPERATION: &str = "invalidate_in` or `purge_in";
 
 /// Rows to write: ids and names.
 struct Rows<'a> {
@@ -36,17 +36,17 @@ impl OnConnection for Rows<'_> {
     type Output = Result<(), Error>;
 
     async fn run<DB: Driver>(self, connection: &mut DB::Connection) -> Self::Output {
-        let side = self.tables.side_on::<DB>(connection).await;
-        let side = side.map_err(|error| Error::step(STEP, error))?;
-        let write = self.tables.statement(side, invalidations::WRITE);
+        let dialect = self.tables.dialect_on::<DB>(connection).await;
+        let dialect = dialect.map_err(|error| Error::operation(OPERATION, error))?;
+        let write = self.tables.statement(dialect, invalidations::WRITE);
         for (id, name) in self.rows {
             let row = [Arg::Text(id), Arg::Text(name)];
-            let written = run_inside::<DB>(connection, side, &write, &row).await;
+            let written = run_inside::<DB>(connection, dialect, &write, &row).await;
             written.map_err(|error| {
-                if has_code::<DB>(&error, DB::DIALECT.missing) {
+                if has_code::<DB>(&error, DB::RULES.no_such_table) {
                     self.no_tables()
                 } else {
-                    connection::step(STEP, error)
+                    connection::operation(OPERATION, error)
                 }
             })?;
         }
@@ -65,5 +65,5 @@ pub async fn write(
     rows: &[(String, String)],
     limit: Duration,
 ) -> Result<(), Error> {
-    within(limit, STEP, connection.with(Rows { tables, rows })).await?
+    within(limit, OPERATION, connection.with(Rows { tables, rows })).await?
 }

@@ -21,7 +21,7 @@ use crate::{
         file::DatabaseFile,
         guard::{self, Guard, Settings, setting},
         run::{Arg, Cells, Done, Driver, Statement, is_broken, is_contended},
-        statements::Side,
+        statements::Dialect,
     },
     timing::{Backoff, SIGN_OF_LIFE, STATEMENT_PAUSES, URGENT},
 };
@@ -74,7 +74,7 @@ impl<DB: Driver> Borrowed<DB> {
 
     /// Closes the connection of a server.
     pub fn close(mut self) {
-        if DB::DIALECT.socket {
+        if DB::RULES.is_networked {
             drop(self.detach());
         } else {
             self.give_back();
@@ -96,7 +96,7 @@ impl<DB: Driver> Drop for Borrowed<DB> {
             return;
         };
         let left = self.until.saturating_duration_since(Instant::now());
-        if !DB::DIALECT.socket {
+        if !DB::RULES.is_networked {
             roll_back(connection);
         } else if left.is_zero() || !self.leaves_nothing {
             // The pool would wait for the rest of the answer, which may never come.
@@ -112,7 +112,7 @@ impl<DB: Driver> Drop for Borrowed<DB> {
 fn roll_back<DB: Driver>(mut connection: PoolConnection<DB>) {
     if let Ok(runtime) = Handle::try_current() {
         runtime.spawn(async move {
-            let rollback = Statement::new(DB::DIALECT.side, "", "ROLLBACK");
+            let rollback = Statement::new(DB::RULES.dialect, "", "ROLLBACK");
             // It fails if there is no transaction.
             let _ = DB::run(&mut connection, &rollback, &[]).await;
         });
@@ -123,10 +123,10 @@ fn roll_back<DB: Driver>(mut connection: PoolConnection<DB>) {
 /// limit. Closes it if the answer does not come in this time.
 fn give_back<DB: Driver>(mut connection: PoolConnection<DB>, limit: Duration) {
     match Handle::try_current() {
-        Ok(runtime) if DB::DIALECT.socket => {
+        Ok(runtime) if DB::RULES.is_networked => {
             runtime.spawn(async move { timeout(limit, connection.return_to_pool()).await });
         }
-        Err(_) if DB::DIALECT.socket => drop(connection.detach()),
+        Err(_) if DB::RULES.is_networked => drop(connection.detach()),
         _ => drop(connection),
     }
 }
@@ -137,7 +137,7 @@ pub struct Server {
     /// Others use the pool's connections, too, and leave them in any state.
     is_shared: bool,
     /// The SQL to use whatever the server says it is, in tests.
-    assumed: Option<Side>,
+    assumed: Option<Dialect>,
     /// The settings of the first connection that answered.
     settings: OnceCell<Settings>,
     /// Bounds the connections beside the pool: as many as the pool has at most.
@@ -145,7 +145,7 @@ pub struct Server {
 }
 
 impl Server {
-    pub fn new(is_shared: bool, assumed: Option<Side>) -> Self {
+    pub fn new(is_shared: bool, assumed: Option<Dialect>) -> Self {
         Self {
             is_shared,
             assumed,
@@ -155,8 +155,8 @@ impl Server {
     }
 
     /// Returns the SQL of a server with these settings.
-    fn side<DB: Driver>(&self, settings: &Settings) -> Side {
-        self.assumed.unwrap_or_else(|| DB::side(settings))
+    fn dialect<DB: Driver>(&self, settings: &Settings) -> Dialect {
+        self.assumed.unwrap_or_else(|| DB::dialect(settings))
     }
 }
 
@@ -195,12 +195,12 @@ impl<DB: Driver> Connections<DB> {
     /// # Errors
     ///
     /// The server does not answer, or its sessions cannot be used.
-    pub async fn side(&self) -> Result<Side, Error> {
+    pub async fn dialect(&self) -> Result<Dialect, Error> {
         let settings = self.settings().await;
         let settings = settings
             .map_err(|error| Error::database("cannot ask the server for its kind", error))?;
         check(settings)?;
-        Ok(self.server.side::<DB>(settings))
+        Ok(self.server.dialect::<DB>(settings))
     }
 
     /// Returns the database's file, if it is one.
@@ -245,8 +245,8 @@ impl<DB: Driver> Connections<DB> {
     async fn guard(&self) -> Result<&Guard, sqlx::Error> {
         let settings = self.settings().await?;
         Ok(self.guard.get_or_init(|| {
-            let side = self.server.side::<DB>(settings);
-            Guard::new(side, self.server.is_shared, settings, self.limit)
+            let dialect = self.server.dialect::<DB>(settings);
+            Guard::new(dialect, self.server.is_shared, settings, self.limit)
         }))
     }
 
@@ -258,7 +258,7 @@ impl<DB: Driver> Connections<DB> {
     async fn borrow(&self) -> Result<Borrowed<DB>, sqlx::Error> {
         let options = self.pool.connect_options();
         // A database in memory is its connections' alone.
-        let is_elsewhere = DB::DIALECT.socket || DB::file(&options).is_some();
+        let is_elsewhere = DB::RULES.is_networked || DB::file(&options).is_some();
         let connection = if self.is_urgent && is_elsewhere {
             match timeout(URGENT, self.pool.acquire()).await {
                 Ok(connection) => Source::Pool(connection?),
@@ -288,7 +288,7 @@ impl<DB: Driver> Connections<DB> {
         let permit = permit.map_err(|_| sqlx::Error::PoolClosed)?;
         let mut connection = options.connect().await?;
         if let Some(settings) = self.server.settings.get()
-            && let Some(first) = guard::beside(self.server.side::<DB>(settings), settings)
+            && let Some(first) = guard::beside(self.server.dialect::<DB>(settings), settings)
         {
             DB::run(&mut connection, &first, &[]).await?;
         }
@@ -330,7 +330,7 @@ impl<DB: Driver> Connections<DB> {
     ) -> Result<Transaction<'a, DB>, sqlx::Error> {
         let settings = self.settings().await?;
         let mut transaction = Connection::begin_with(borrowed.connection(), begin).await?;
-        if let Some(first) = guard::in_transaction(self.server.side::<DB>(settings), settings) {
+        if let Some(first) = guard::in_transaction(self.server.dialect::<DB>(settings), settings) {
             DB::run(&mut transaction, &first, &[]).await?;
         }
         Ok(transaction)
@@ -425,8 +425,8 @@ async fn run_on<DB: Driver>(
     arguments: &[Arg<'_>],
 ) -> Result<Done<DB>, sqlx::Error> {
     match DB::run(connection, statement, arguments).await {
-        Err(error) if !DB::DIALECT.socket && guard.has_failed::<DB>(&error) => {
-            let rollback = Statement::new(DB::DIALECT.side, "", "ROLLBACK");
+        Err(error) if !DB::RULES.is_networked && guard.has_failed::<DB>(&error) => {
+            let rollback = Statement::new(DB::RULES.dialect, "", "ROLLBACK");
             DB::run(connection, &rollback, &[]).await?;
             DB::run(connection, statement, arguments).await
         }
@@ -530,17 +530,17 @@ impl AnyPool {
 }
 
 /// Asks the server behind a connection for its SQL.
-pub(super) async fn side_on<DB: Driver>(
+pub(super) async fn dialect_on<DB: Driver>(
     connection: &mut DB::Connection,
-) -> Result<Side, sqlx::Error> {
-    Ok(DB::side(&settings_on::<DB>(connection).await?))
+) -> Result<Dialect, sqlx::Error> {
+    Ok(DB::dialect(&settings_on::<DB>(connection).await?))
 }
 
 /// Asks a connection for its settings. A setting that is NULL is left out.
 async fn settings_on<DB: Driver>(connection: &mut DB::Connection) -> Result<Settings, sqlx::Error> {
     let mut settings = Vec::new();
     for query in DB::SETTINGS {
-        let query = Statement::new(DB::DIALECT.side, "", query);
+        let query = Statement::new(DB::RULES.dialect, "", query);
         for row in DB::run(connection, &query, &[]).await?.rows {
             if let Some(value) = row.text(1)? {
                 settings.push((row.name(0)?, value));

@@ -17,24 +17,24 @@ use crate::sql::guard::setting;
 use crate::{
     fence::{Epoch, Fence},
     sql::{
-        dialect::{self, Dialect},
+        dialect::{self, DialectRules},
         guard::Settings,
-        statements::Side,
+        statements::Dialect,
     },
 };
 
-/// A supported database: the part that is not in its [`Dialect`].
+/// A supported database: the part that is not in its [`DialectRules`].
 pub trait Supported: Database {
-    const DIALECT: &'static Dialect;
+    const RULES: &'static DialectRules;
 
     /// The queries of what differs between servers and sessions. Each row of their results has the
     /// name of a setting and its value.
     const SETTINGS: &'static [&'static str] = &[];
 
     /// Returns the SQL of a server with these settings.
-    fn side(settings: &Settings) -> Side {
+    fn dialect(settings: &Settings) -> Dialect {
         let _ = settings;
-        Self::DIALECT.side
+        Self::RULES.dialect
     }
 
     /// Returns the number of changed rows, and the insert id on databases that return the fence as
@@ -78,7 +78,7 @@ where
         statement: &'a Statement,
         arguments: &'a [Arg<'a>],
     ) -> Running<'a, Done<Self>> {
-        if let Some(literal) = DB::DIALECT.literal {
+        if let Some(literal) = DB::RULES.literal {
             let literal = |argument: usize| literal(arguments[argument]);
             let sql = trusted(substitute(statement.sql.as_str(), literal));
             // sqlx would log a slow statement whole, with a page's content.
@@ -151,7 +151,7 @@ where
 
 #[cfg(feature = "sqlite")]
 impl Supported for sqlx::Sqlite {
-    const DIALECT: &'static Dialect = &dialect::SQLITE;
+    const RULES: &'static DialectRules = &dialect::SQLITE;
 
     fn file(options: &SqliteConnectOptions) -> Option<&Path> {
         let path = options.get_filename();
@@ -168,7 +168,7 @@ impl Supported for sqlx::Sqlite {
 
 #[cfg(feature = "postgres")]
 impl Supported for sqlx::Postgres {
-    const DIALECT: &'static Dialect = &dialect::POSTGRES;
+    const RULES: &'static DialectRules = &dialect::POSTGRES;
     const SETTINGS: &'static [&'static str] = &[
         "SELECT 'version', version() UNION ALL SELECT name, current_setting(name)
         FROM (VALUES ('search_path'), ('role')) n (name)",
@@ -181,22 +181,22 @@ impl Supported for sqlx::Postgres {
 
 #[cfg(feature = "mysql")]
 impl Supported for sqlx::MySql {
-    const DIALECT: &'static Dialect = &dialect::MYSQL;
+    const RULES: &'static DialectRules = &dialect::MYSQL;
     // The isolation level has another name on MariaDB before 11.1.
     const SETTINGS: &'static [&'static str] = &[
         "SHOW VARIABLES WHERE Variable_name IN ('version', 'wsrep_sync_wait', 'transaction_isolation', 'tx_isolation', 'autocommit')",
         "SELECT 'database', DATABASE()",
     ];
 
-    fn side(settings: &Settings) -> Side {
+    fn dialect(settings: &Settings) -> Dialect {
         let version = setting(settings, "version").unwrap_or_default();
         match (
             version.contains("MariaDB"),
             setting(settings, "wsrep_sync_wait"),
         ) {
-            (_, Some(_)) => Side::Galera,
-            (true, None) => Side::MariaDb,
-            (false, None) => Side::MySql,
+            (_, Some(_)) => Dialect::Galera,
+            (true, None) => Dialect::MariaDb,
+            (false, None) => Dialect::MySql,
         }
     }
 
@@ -221,11 +221,11 @@ pub struct Statement {
 }
 
 impl Statement {
-    pub fn new(side: Side, prefix: &str, template: &str) -> Self {
-        let sql = side.write(template, prefix);
+    pub fn new(dialect: Dialect, prefix: &str, template: &str) -> Self {
+        let sql = dialect.write(template, prefix);
         let mut order = Vec::new();
-        let sql = match side {
-            Side::Postgres => sql,
+        let sql = match dialect {
+            Dialect::Postgres => sql,
             _ => substitute(&sql, |argument| {
                 order.push(argument);
                 "?".to_owned()
@@ -324,14 +324,14 @@ pub fn number<DB: Driver>(done: &Done<DB>) -> Result<Option<i64>, sqlx::Error> {
 
 /// Returns true if another statement was faster and this one did nothing.
 pub fn is_contended<DB: Driver>(error: &sqlx::Error) -> bool {
-    has_code::<DB>(error, DB::DIALECT.contended)
+    has_code::<DB>(error, DB::RULES.contention)
 }
 
 /// Returns true if the connection is broken, and the statement may have been done or not.
 pub fn is_broken<DB: Driver>(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(_) | sqlx::Error::Protocol(_) => true,
-        error => has_code::<DB>(error, DB::DIALECT.gone),
+        error => has_code::<DB>(error, DB::RULES.connection_lost),
     }
 }
 

@@ -5,7 +5,7 @@ use crate::{
     sql::{
         pool::Connections,
         run::{Arg, Cells, Driver, Statement, has_code, is_contended},
-        statements::{Side, Sides, tables},
+        statements::{Dialect, PerDialect, tables},
     },
     timing::{Backoff, TABLES_PAUSES},
 };
@@ -30,11 +30,11 @@ pub(super) fn check_prefix(prefix: &str) -> Result<(), Error> {
 /// Makes or upgrades the tables. Several processes may do so concurrently.
 pub(super) async fn prepare<DB: Driver>(
     connections: &Connections<DB>,
-    side: Side,
+    dialect: Dialect,
     prefix: &str,
-    steps: &'static [&'static [Sides]],
+    steps: &'static [&'static [PerDialect]],
 ) -> Result<(), Error> {
-    let version = Statement::new(side, prefix, tables::VERSION);
+    let version = Statement::new(dialect, prefix, tables::VERSION);
     // The usual case changes nothing: it needs no right to write and waits for no other writer. An
     // error here, such as a missing table, occurs again below if it matters.
     if let Ok(done) = connections.run_new(&version, &[]).await
@@ -44,17 +44,17 @@ pub(super) async fn prepare<DB: Driver>(
         return Ok(());
     }
 
-    make(connections, side, prefix, steps, Apply::Pending).await
+    make(connections, dialect, prefix, steps, Apply::Pending).await
 }
 
 /// Makes the tables that are missing, whatever version stands beside them.
 pub(super) async fn remake<DB: Driver>(
     connections: &Connections<DB>,
-    side: Side,
+    dialect: Dialect,
     prefix: &str,
-    steps: &'static [&'static [Sides]],
+    steps: &'static [&'static [PerDialect]],
 ) -> Result<(), Error> {
-    make(connections, side, prefix, steps, Apply::All).await
+    make(connections, dialect, prefix, steps, Apply::All).await
 }
 
 /// The steps to apply.
@@ -69,17 +69,17 @@ enum Apply {
 
 async fn make<DB: Driver>(
     connections: &Connections<DB>,
-    side: Side,
+    dialect: Dialect,
     prefix: &str,
-    steps: &'static [&'static [Sides]],
+    steps: &'static [&'static [PerDialect]],
     apply: Apply,
 ) -> Result<(), Error> {
     // Another process may be making the tables.
     let is_raced =
-        |error: &_| is_contended::<DB>(error) || has_code::<DB>(error, DB::DIALECT.raced);
+        |error: &_| is_contended::<DB>(error) || has_code::<DB>(error, DB::RULES.ddl_race);
     let mut backoff = Backoff::new(TABLES_PAUSES).tries(40);
     loop {
-        match upgrade(connections, side, prefix, steps, apply).await {
+        match upgrade(connections, dialect, prefix, steps, apply).await {
             Ok(done) => return done,
             Err(error) if is_raced(&error) && backoff.pause().await => {}
             Err(error) => return Err(failed::<DB>(error)),
@@ -90,23 +90,23 @@ async fn make<DB: Driver>(
 /// Applies the missing migration steps. The inner error: a newer release has made the tables.
 async fn upgrade<DB: Driver>(
     connections: &Connections<DB>,
-    side: Side,
+    dialect: Dialect,
     prefix: &str,
-    steps: &'static [&'static [Sides]],
+    steps: &'static [&'static [PerDialect]],
     apply: Apply,
 ) -> Result<Result<(), Error>, sqlx::Error> {
     let mut borrowed = connections.acquire().await?;
     let mut transaction = connections
-        .begin(&mut borrowed, tables::BEGIN.of(side))
+        .begin(&mut borrowed, tables::BEGIN.of(dialect))
         .await?;
-    let made = make_in::<DB>(&mut transaction, side, prefix, steps, apply).await;
+    let made = make_in::<DB>(&mut transaction, dialect, prefix, steps, apply).await;
     let ended = match made {
         Ok(Ok(())) => transaction.commit().await,
         _ => transaction.rollback().await,
     };
-    match side {
+    match dialect {
         // The settings of the wait are the session's.
-        Side::MySql | Side::MariaDb | Side::Galera => borrowed.close(),
+        Dialect::MySql | Dialect::MariaDb | Dialect::Galera => borrowed.close(),
         _ if ended.is_err() => borrowed.close(),
         _ => borrowed.give_back(),
     }
@@ -118,16 +118,16 @@ async fn upgrade<DB: Driver>(
 /// Applies the missing steps in a transaction.
 async fn make_in<DB: Driver>(
     transaction: &mut DB::Connection,
-    side: Side,
+    dialect: Dialect,
     prefix: &str,
-    steps: &'static [&'static [Sides]],
+    steps: &'static [&'static [PerDialect]],
     apply: Apply,
 ) -> Result<Result<(), Error>, sqlx::Error> {
-    let statement = |template| Statement::new(side, prefix, template);
-    for wait in texts(side, &[tables::WAIT]) {
+    let statement = |template| Statement::new(dialect, prefix, template);
+    for wait in texts(dialect, &[tables::WAIT]) {
         DB::run(transaction, &statement(wait), &[]).await?;
     }
-    for first in texts(side, &tables::SCHEMA) {
+    for first in texts(dialect, &tables::SCHEMA) {
         DB::run(transaction, &statement(first), &[]).await?;
     }
     let done = DB::run(transaction, &statement(tables::VERSION), &[]).await?;
@@ -138,7 +138,7 @@ async fn make_in<DB: Driver>(
         Err(error) => return Ok(Err(error)),
     };
     for step in steps_left {
-        for change in texts(side, step) {
+        for change in texts(dialect, step) {
             DB::run(transaction, &statement(change), &[]).await?;
         }
     }
@@ -149,11 +149,11 @@ async fn make_in<DB: Driver>(
 
 fn failed<DB: Driver>(source: sqlx::Error) -> Error {
     let has = |codes| has_code::<DB>(&source, codes);
-    let hint = if has(DB::DIALECT.forbidden) {
+    let hint = if has(DB::RULES.permission_denied) {
         " (this role may not; an administrator can, by running what `Builder::ddl` returns)"
-    } else if has(DB::DIALECT.foreign) {
+    } else if has(DB::RULES.not_our_table) {
         " (tables of these names are there that are not Perennial's: set another `Builder::table_prefix`)"
-    } else if has(DB::DIALECT.readonly) {
+    } else if has(DB::RULES.read_only) {
         " (the database may only be read: Perennial stores what it generates in it)"
     } else {
         ""
@@ -165,23 +165,26 @@ fn failed<DB: Driver>(source: sqlx::Error) -> Error {
 }
 
 /// Returns the texts of statements, without those that the database does not need.
-fn texts(side: Side, statements: &'static [Sides]) -> impl Iterator<Item = &'static str> {
-    let texts = statements.iter().map(move |sides| sides.of(side));
+fn texts(
+    dialect: Dialect,
+    statements: &'static [PerDialect],
+) -> impl Iterator<Item = &'static str> {
+    let texts = statements.iter().map(move |sql| sql.of(dialect));
     texts.filter(|text| !text.is_empty())
 }
 
 /// Returns the statements of [`prepare`] on a database without tables, for an administrator.
-pub(super) fn script(side: Side, prefix: &str) -> String {
+pub(super) fn script(dialect: Dialect, prefix: &str) -> String {
     let version = version_of(tables::STEPS).to_string();
-    let mut statements = vec![tables::BEGIN.of(side)];
-    statements.extend(texts(side, &tables::SCHEMA));
+    let mut statements = vec![tables::BEGIN.of(dialect)];
+    statements.extend(texts(dialect, &tables::SCHEMA));
     for step in tables::STEPS {
-        statements.extend(texts(side, step));
+        statements.extend(texts(dialect, step));
     }
     statements.extend([tables::NOTE, "COMMIT"]);
     let mut script = String::new();
     for statement in statements {
-        let statement = side.write(statement, prefix).replace("$1", &version);
+        let statement = dialect.write(statement, prefix).replace("$1", &version);
         for line in statement.lines() {
             // The indentation in this file.
             script.push_str(line.strip_prefix("    ").unwrap_or(line));
@@ -220,20 +223,26 @@ mod tests {
     use super::*;
     use crate::sql::{Database, pool::OnPool};
 
-    const OLD: &[&[Sides]] = &[&[Sides::same("CREATE TABLE {p}entry (key TEXT PRIMARY KEY)")]];
-    const NEW: &[&[Sides]] = &[
+    const OLD: &[&[PerDialect]] = &[&[PerDialect::same(
+        "CREATE TABLE {p}entry (key TEXT PRIMARY KEY)",
+    )]];
+    const NEW: &[&[PerDialect]] = &[
         OLD[0],
         &[
-            Sides::same("ALTER TABLE {p}entry ADD COLUMN colour TEXT NOT NULL DEFAULT 'green'"),
-            Sides::same("CREATE TABLE {p}more (name TEXT)"),
+            PerDialect::same(
+                "ALTER TABLE {p}entry ADD COLUMN colour TEXT NOT NULL DEFAULT 'green'",
+            ),
+            PerDialect::same("CREATE TABLE {p}more (name TEXT)"),
         ],
-        &[Sides::same("INSERT INTO {p}more SELECT key FROM {p}entry")],
+        &[PerDialect::same(
+            "INSERT INTO {p}more SELECT key FROM {p}entry",
+        )],
     ];
-    const BROKEN: &[&[Sides]] = &[
+    const BROKEN: &[&[PerDialect]] = &[
         OLD[0],
         &[
-            Sides::same("CREATE TABLE {p}more (name TEXT)"),
-            Sides::same("CREATE NONSENSE"),
+            PerDialect::same("CREATE TABLE {p}more (name TEXT)"),
+            PerDialect::same("CREATE NONSENSE"),
         ],
     ];
 
@@ -242,19 +251,19 @@ mod tests {
         pool.connect("sqlite::memory:").await.expect("opens")
     }
 
-    struct Make(&'static [&'static [Sides]]);
+    struct Make(&'static [&'static [PerDialect]]);
 
     impl OnPool for Make {
         type Output = Result<(), Error>;
 
         async fn run<DB: Driver>(self, connections: Connections<DB>) -> Self::Output {
             let prepared: BoxFuture<'_, _> =
-                Box::pin(prepare(&connections, Side::Sqlite, "p_", self.0));
+                Box::pin(prepare(&connections, Dialect::Sqlite, "p_", self.0));
             prepared.await
         }
     }
 
-    async fn make(pool: &SqlitePool, steps: &'static [&'static [Sides]]) -> Result<(), Error> {
+    async fn make(pool: &SqlitePool, steps: &'static [&'static [PerDialect]]) -> Result<(), Error> {
         Database::from(pool.clone()).with(Make(steps)).await
     }
 

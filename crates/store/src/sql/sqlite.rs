@@ -23,7 +23,7 @@ pub(super) async fn open(url: &str, connect: Connect) -> Result<SqlitePool, Erro
         // latest versions, which are generated again.
         .synchronous(SqliteSynchronous::Normal)
         .busy_timeout(BUSY_TIMEOUT)
-        // The store logs what is slow, by the step's name.
+        // The store logs what is slow, by the operation's name.
         .disable_statement_logging();
 
     let in_memory = url.contains(":memory:") || url.contains("mode=memory");

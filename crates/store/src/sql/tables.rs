@@ -3,10 +3,10 @@
 use std::sync::{Arc, OnceLock};
 
 use super::{
-    pool::side_on,
+    pool::dialect_on,
     run::{Driver, Statement},
     schema::check_prefix,
-    statements::Side,
+    statements::Dialect,
 };
 use crate::error::Error;
 
@@ -26,7 +26,7 @@ struct Inner {
 #[derive(Debug)]
 pub(super) struct Found {
     /// The SQL of their server.
-    pub(super) side: Side,
+    pub(super) dialect: Dialect,
     /// Their schema, or database on MySQL, as SQL writes it. `None`: it has no name that SQL needs.
     pub(super) schema: Option<String>,
     /// A random number that was stored when the tables were made.
@@ -53,8 +53,8 @@ impl Tables {
     }
 
     /// The SQL of the tables' server; `None`: the tables are not yet found.
-    pub(super) fn side(&self) -> Option<Side> {
-        Some(self.0.found.get()?.side)
+    pub(super) fn dialect(&self) -> Option<Dialect> {
+        Some(self.0.found.get()?.dialect)
     }
 
     /// A number that all processes of a site share, and that tells the site from others. `None`: the tables
@@ -69,13 +69,13 @@ impl Tables {
     }
 
     /// Returns the SQL of the server behind a connection of the application's.
-    pub async fn side_on<DB: Driver>(
+    pub async fn dialect_on<DB: Driver>(
         &self,
         connection: &mut DB::Connection,
-    ) -> Result<Side, sqlx::Error> {
-        match self.side() {
-            Some(side) => Ok(side),
-            None => side_on::<DB>(connection).await,
+    ) -> Result<Dialect, sqlx::Error> {
+        match self.dialect() {
+            Some(dialect) => Ok(dialect),
+            None => dialect_on::<DB>(connection).await,
         }
     }
 
@@ -91,7 +91,7 @@ impl Tables {
     }
 
     /// Returns a statement for a connection of the application's.
-    pub fn statement(&self, side: Side, template: &str) -> Statement {
-        Statement::new(side, &self.qualified(), template)
+    pub fn statement(&self, dialect: Dialect, template: &str) -> Statement {
+        Statement::new(dialect, &self.qualified(), template)
     }
 }

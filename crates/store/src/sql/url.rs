@@ -1,14 +1,14 @@
 //! The URL of a database: its checks, and its form in the log.
 
-use super::statements::Side;
+use super::statements::Dialect;
 use crate::error::Error;
 
 /// Returns the kind of the URL's database, if it is built in.
-pub fn side_of(url: &str) -> Result<Side, Error> {
-    let (side, feature, is_built_in) = match url.split(':').next().unwrap_or_default() {
-        "sqlite" => (Side::Sqlite, "sqlite", cfg!(feature = "sqlite")),
-        "postgres" | "postgresql" => (Side::Postgres, "postgres", cfg!(feature = "postgres")),
-        "mysql" | "mariadb" => (Side::MySql, "mysql", cfg!(feature = "mysql")),
+pub fn dialect_of(url: &str) -> Result<Dialect, Error> {
+    let (dialect, feature, is_built_in) = match url.split(':').next().unwrap_or_default() {
+        "sqlite" => (Dialect::Sqlite, "sqlite", cfg!(feature = "sqlite")),
+        "postgres" | "postgresql" => (Dialect::Postgres, "postgres", cfg!(feature = "postgres")),
+        "mysql" | "mariadb" => (Dialect::MySql, "mysql", cfg!(feature = "mysql")),
         _ => {
             return Err(refused(
                 url,
@@ -18,7 +18,7 @@ pub fn side_of(url: &str) -> Result<Side, Error> {
         }
     };
     if is_built_in {
-        Ok(side)
+        Ok(dialect)
     } else {
         Err(refused(
             url,

@@ -1,4 +1,4 @@
-//! Locks and publishes, by the steps of the store.
+//! Locks and publishes, by the operations of the store.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use super::{Node, name};
 use crate::Result;
 
-/// A lease that expires before the next step.
+/// A lease that expires before the next operation.
 const SHORT: Duration = Duration::from_millis(40);
 const LEASE: Duration = Duration::from_secs(20);
 

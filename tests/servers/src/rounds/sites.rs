@@ -137,12 +137,12 @@ pub(super) async fn invalidations(nodes: &[Arc<Node>], rounds: usize) -> Result<
     let mut writers = JoinSet::new();
     for (index, node) in nodes.iter().cycle().take(2 * nodes.len()).enumerate() {
         let (node, name, writes) = (Arc::clone(node), name.clone(), Arc::clone(&writes));
-        let step = 2 * nodes.len();
+        let operation = 2 * nodes.len();
         writers.spawn(async move {
             let mut told = Vec::new();
-            for round in (index..rounds).step_by(step) {
+            for round in (index..rounds).step_by(operation) {
                 let name = format!("{name}{round}");
-                // A conflict of two nodes is an error, and the step may be repeated.
+                // A conflict of two nodes is an error, and the operation may be repeated.
                 let epoch = loop {
                     if let Ok(epoch) = node.store.ask(Invalidate::new(vec![name.clone()])).await {
                         break epoch;

@@ -1,8 +1,8 @@
-use super::Sides;
+use super::PerDialect;
 
 /// kind, name, known fence -> entry: fence, age, time of the publish, epoch, status, headers, body,
 /// metadata; lock: fence, fence of its holder or 0, remaining, failures; latest epoch
-pub(crate) const PROBE: Sides = Sides::same(
+pub(crate) const PROBE: PerDialect = PerDialect::same(
     "{waits}SELECT e.fence, n.at - e.generated_at, e.generated_at, e.epoch, e.status, e.headers, e.{body}, e.metadata,
         coalesce(l.fence, 0), CASE WHEN l.owner IS NULL THEN 0 ELSE l.fence END, coalesce(l.expires_at - n.at, 0), coalesce(l.failures, 0),
         coalesce((SELECT max(epoch) FROM {p}invalidation), 0)
@@ -16,7 +16,7 @@ pub(crate) const PROBE: Sides = Sides::same(
 /// kind, name, owner, fence, epoch, interval, retention, metadata, line of the history, size, 1 for an
 /// entry that counts as regenerated when it replaces another one, status, headers, body -> fence, if the
 /// entry was published
-pub(crate) const PUBLISH: Sides = Sides {
+pub(crate) const PUBLISH: PerDialect = PerDialect {
     // FOR UPDATE: no process acquires the lock during the statement, whatever the isolation level.
     mysql: "{waits}INSERT INTO {p}entry (name, fence, generated_at, stale_at, retain_until, epoch, bytes, metadata, history, status, headers, `body`)
         SELECT $2, LAST_INSERT_ID(l.fence), {now}, {now} + $6, {now} + $7, $5, $10, $8, coalesce($9, x''), $12, coalesce($13, x''), coalesce($14, x'')
@@ -34,7 +34,7 @@ pub(crate) const PUBLISH: Sides = Sides {
             headers = IF({p}entry.fence < VALUES(fence), VALUES(headers), headers),
             `body` = IF({p}entry.fence < VALUES(fence), VALUES(`body`), `body`),
             fence = IF({p}entry.fence < VALUES(fence), LAST_INSERT_ID(VALUES(fence)), {p}entry.fence + LAST_INSERT_ID(0))",
-    ..Sides::same(
+    ..PerDialect::same(
         "WITH l AS (
             SELECT fence AS held, {now} AS at FROM {p}lock WHERE kind = $1 AND name = $2 AND owner = $3 AND fence = $4{share}
         )
@@ -62,7 +62,7 @@ pub(crate) const PUBLISH: Sides = Sides {
 ///
 /// kind, name, owner, fence, epoch, interval, retention, metadata, line of the history, size, 1 for
 /// an entry that counts as regenerated, known fence -> fence, if the entry was renewed
-pub(crate) const RENEW: Sides = Sides {
+pub(crate) const RENEW: PerDialect = PerDialect {
     // LIMIT makes the inner table before the join. The lock's row in it is locked at every
     // isolation level.
     mysql: "{waits}UPDATE {p}entry e JOIN (
@@ -70,7 +70,7 @@ pub(crate) const RENEW: Sides = Sides {
         ) l SET e.fence = LAST_INSERT_ID(l.fence), e.generated_at = {now}, e.regenerated = $11, e.stale_at = {now} + $6, e.retain_until = {now} + $7,
             e.epoch = $5, e.bytes = $10, e.metadata = $8, e.history = CONCAT($9, LEFT(e.history, 2400))
         WHERE e.name = $2 AND e.fence = $12 AND e.fence < $4",
-    ..Sides::same(
+    ..PerDialect::same(
         "WITH l AS (
             SELECT fence AS held, {now} AS at FROM {p}lock WHERE kind = $1 AND name = $2 AND owner = $3 AND fence = $4{share}
         )
@@ -87,26 +87,28 @@ pub(crate) const RENEW: Sides = Sides {
 ///
 /// kind, name, owner, fence -> one row changed, if an entry was stored and the lock still has this
 /// owner and fence
-pub(crate) const REMOVE: Sides = Sides::same(
+pub(crate) const REMOVE: PerDialect = PerDialect::same(
     "{waits}DELETE FROM {p}entry WHERE name = $2 AND fence <= $4
     AND EXISTS (SELECT 1 FROM {p}lock l WHERE l.kind = $1 AND l.name = $2 AND l.owner = $3 AND l.fence = $4)",
 );
 
 /// name -> fence
-pub(crate) const FENCE: Sides = Sides::same("{waits}SELECT fence FROM {p}entry WHERE name = $1");
+pub(crate) const FENCE: PerDialect =
+    PerDialect::same("{waits}SELECT fence FROM {p}entry WHERE name = $1");
 
 /// name
-pub(crate) const DELETE: Sides = Sides::same("{waits}DELETE FROM {p}entry WHERE name = $1");
+pub(crate) const DELETE: PerDialect =
+    PerDialect::same("{waits}DELETE FROM {p}entry WHERE name = $1");
 
 /// the lower bound of the variants' names, the upper bound (excluded)
-pub(crate) const DELETE_VARIANTS: Sides =
-    Sides::same("{waits}DELETE FROM {p}entry WHERE {variants}");
+pub(crate) const DELETE_VARIANTS: PerDialect =
+    PerDialect::same("{waits}DELETE FROM {p}entry WHERE {variants}");
 
 /// The first pages from a name on, in the order of names, with their locks, and without content.
 ///
 /// the first name, the number of pages -> name, fence, age, interval, epoch, status, size,
 /// metadata, history; lock: owner, fence, remaining, age
-pub(crate) const LIST: Sides = Sides::same(
+pub(crate) const LIST: PerDialect = PerDialect::same(
     "SELECT e.name, e.fence, n.at - e.generated_at, e.stale_at - e.generated_at, e.epoch, e.status, e.bytes, e.metadata, e.history,
         l.owner, coalesce(l.fence, 0), coalesce(l.expires_at - n.at, 0), coalesce(n.at - l.acquired_at, 0)
     FROM (SELECT {now} AS at) n JOIN {p}entry e ON e.name >= $1
@@ -117,7 +119,7 @@ pub(crate) const LIST: Sides = Sides::same(
 /// The pages that were generated last, as [`LIST`] has them.
 ///
 /// the number of pages -> as for [`LIST`]
-pub(crate) const LATEST: Sides = Sides::same(
+pub(crate) const LATEST: PerDialect = PerDialect::same(
     "SELECT e.name, e.fence, n.at - e.generated_at, e.stale_at - e.generated_at, e.epoch, e.status, e.bytes, e.metadata, e.history,
         l.owner, coalesce(l.fence, 0), coalesce(l.expires_at - n.at, 0), coalesce(n.at - l.acquired_at, 0)
     FROM (SELECT {now} AS at) n JOIN {p}entry e ON e.generated_at >= 0
@@ -126,7 +128,7 @@ pub(crate) const LATEST: Sides = Sides::same(
 );
 
 /// -> the number of pages, the number of stale pages, the sum of all sizes
-pub(crate) const COUNT: Sides = Sides::same(
+pub(crate) const COUNT: PerDialect = PerDialect::same(
     "SELECT count(*), count(CASE WHEN e.stale_at <= n.at THEN 1 END), CAST(coalesce(sum(e.bytes), 0) AS {int})
     FROM (SELECT {now} AS at) n JOIN {p}entry e ON e.regenerated >= 0",
 );
@@ -136,7 +138,7 @@ pub(crate) const COUNT: Sides = Sides::same(
 ///
 /// 1 for pages that were regenerated, or else 0; begin (excluded) and end of the span, from now; the time
 /// after which a failure counts no more -> name, size, fence
-pub(crate) const EVICTABLE: Sides = Sides::same(
+pub(crate) const EVICTABLE: PerDialect = PerDialect::same(
     // A count: for EXISTS, MariaDB may first read the locks of all pages.
     "SELECT e.name, e.bytes, e.fence FROM {p}entry e
     WHERE e.regenerated = $1 AND e.stale_at > {now_once} + $2 AND e.stale_at <= {now_once} + $3
@@ -154,9 +156,10 @@ pub(crate) const EVICTABLE: Sides = Sides::same(
 pub(crate) const EVICT: &str = "DELETE FROM {p}entry WHERE fence <= $1 AND name IN ({names})";
 
 /// name before -> the next hundred names, the epoch of each
-pub(crate) const NEXT: Sides =
-    Sides::same("SELECT name, epoch FROM {p}entry WHERE name > $1 ORDER BY name LIMIT 100");
+pub(crate) const NEXT: PerDialect =
+    PerDialect::same("SELECT name, epoch FROM {p}entry WHERE name > $1 ORDER BY name LIMIT 100");
 
 /// name before, the greatest name of the step
-pub(crate) const PRUNE: Sides =
-    Sides::same("DELETE FROM {p}entry WHERE name > $1 AND name <= $2 AND retain_until < {now}");
+pub(crate) const PRUNE: PerDialect = PerDialect::same(
+    "DELETE FROM {p}entry WHERE name > $1 AND name <= $2 AND retain_until < {now}",
+);

@@ -1,10 +1,10 @@
-use super::Sides;
+use super::PerDialect;
 
 /// Invalidations queue for one row, so that a reader who sees an epoch sees all smaller epochs. A
 /// revision keeps its first epoch.
 ///
 /// names -> the new epoch
-pub(crate) const INVALIDATE: Sides = Sides {
+pub(crate) const INVALIDATE: PerDialect = PerDialect {
     // There is one writer at a time, so the counter cannot change between the read and the write.
     sqlite: "INSERT INTO {p}invalidation AS i (name, epoch)
         SELECT n.name, max(coalesce((SELECT epoch + 1 FROM {p}invalidation WHERE name = '*'), 0), {now})
@@ -96,7 +96,7 @@ pub(crate) const LATEST_NAMES: &str = "{waits}SELECT n.name, n.epoch FROM {p}inv
 
 /// last epoch, the smallest epoch of an entry, the least age -> the greatest of the next 10,000
 /// epochs
-pub(crate) const NEXT: Sides = Sides::same(
+pub(crate) const NEXT: PerDialect = PerDialect::same(
     "SELECT max(n.epoch) FROM (
         SELECT epoch FROM {p}invalidation
         WHERE epoch > $1 AND epoch <= $2 AND epoch < {now} - $3 AND name <> '*' ORDER BY epoch LIMIT 10000
@@ -106,17 +106,17 @@ pub(crate) const NEXT: Sides = Sides::same(
 /// Purges everything from before an epoch.
 ///
 /// epoch
-pub(crate) const PURGE_ALL: Sides = Sides {
+pub(crate) const PURGE_ALL: PerDialect = PerDialect {
     mysql: "INSERT INTO {p}invalidation (name, epoch) VALUES ('purged_prefix:', $1)
         ON DUPLICATE KEY UPDATE epoch = GREATEST(epoch, VALUES(epoch))",
-    ..Sides::same(
+    ..PerDialect::same(
         "INSERT INTO {p}invalidation AS i (name, epoch) VALUES ('purged_prefix:', $1)
         ON CONFLICT (name) DO UPDATE SET epoch = CASE WHEN i.epoch < excluded.epoch THEN excluded.epoch ELSE i.epoch END",
     )
 };
 
 /// last epoch, the last one of the next few
-pub(crate) const PRUNE: Sides = Sides::same(
+pub(crate) const PRUNE: PerDialect = PerDialect::same(
     "DELETE FROM {p}invalidation WHERE epoch > $1 AND epoch <= $2
     AND name NOT IN ('*', 'purged_prefix:') AND substr(name, 1, 9) <> 'revision:'",
 );

@@ -1,10 +1,10 @@
-use super::Sides;
+use super::PerDialect;
 
 /// A held lock is not written.
 ///
 /// kind, name, owner, length, seen fence or -1 -> fence, if the lock was taken, now or by an
 /// earlier try of the same owner
-pub(crate) const TRY: Sides = Sides {
+pub(crate) const TRY: PerDialect = PerDialect {
     // The statement does not wait for a row that another transaction has locked (SKIP LOCKED). If
     // two statements insert the same name concurrently, the second one gives up after 50 ms.
     postgres: "WITH n AS (
@@ -36,7 +36,7 @@ pub(crate) const TRY: Sides = Sides {
                 GREATEST(fence + 1, VALUES(fence)), fence)), fence + LAST_INSERT_ID(0)),
             expires_at = IF(owner = $3, VALUES(expires_at), expires_at),
             acquired_at = IF(owner = $3, VALUES(acquired_at), acquired_at)",
-    ..Sides::same(TRY_PLAIN)
+    ..PerDialect::same(TRY_PLAIN)
 };
 
 const TRY_PLAIN: &str = "INSERT INTO {p}lock AS l (kind, name, owner, fence, acquired_at, expires_at)
@@ -51,7 +51,7 @@ const TRY_PLAIN: &str = "INSERT INTO {p}lock AS l (kind, name, owner, fence, acq
     RETURNING fence";
 
 /// kind, name, owner, fence, length -> one row changed, if the owner has the lock
-pub(crate) const EXTEND: Sides = Sides::same(
+pub(crate) const EXTEND: PerDialect = PerDialect::same(
     "{waits}UPDATE {p}lock SET expires_at = {now} + $5
     WHERE kind = $1 AND name = $2 AND owner = $3 AND fence = $4 AND expires_at > {now}",
 );
@@ -60,7 +60,7 @@ pub(crate) const EXTEND: Sides = Sides::same(
 ///
 /// kind, name, owner, fence, cooldown -> one row changed, if the owner has the lock, or no later
 /// holder has acquired it since an earlier release
-pub(crate) const RELEASE: Sides = Sides::same(
+pub(crate) const RELEASE: PerDialect = PerDialect::same(
     "{waits}UPDATE {p}lock SET failures = CASE WHEN $5 = 0 THEN 0 WHEN owner IS NULL THEN failures ELSE failures + 1 END,
         owner = NULL, expires_at = CASE WHEN $5 = 0 THEN 0 ELSE {now} + $5 END
     WHERE kind = $1 AND name = $2 AND fence = $4 AND (owner = $3 OR owner IS NULL)",
@@ -69,7 +69,7 @@ pub(crate) const RELEASE: Sides = Sides::same(
 /// Takes the lock from its holder with this fence, so that the holder cannot publish.
 ///
 /// kind, name, fence
-pub(crate) const BREAK: Sides = Sides::same(
+pub(crate) const BREAK: PerDialect = PerDialect::same(
     "{waits}UPDATE {p}lock SET owner = NULL, fence = fence + 1, expires_at = 0
     WHERE kind = $1 AND name = $2 AND fence = $3",
 );
@@ -77,7 +77,7 @@ pub(crate) const BREAK: Sides = Sides::same(
 /// Takes the lock from the owner of an attempt whose reply was lost.
 ///
 /// kind, name, owner
-pub(crate) const REVOKE: Sides = Sides::same(
+pub(crate) const REVOKE: PerDialect = PerDialect::same(
     "{waits}UPDATE {p}lock SET owner = NULL, fence = fence + 1, expires_at = 0
     WHERE kind = $1 AND name = $2 AND owner = $3",
 );
@@ -86,32 +86,33 @@ pub(crate) const REVOKE: Sides = Sides::same(
 /// bytes, the rows are a range of it.
 ///
 /// the lower bound of the variants' names, the upper bound (excluded)
-pub(crate) const BREAK_VARIANTS: Sides = Sides::same(
+pub(crate) const BREAK_VARIANTS: PerDialect = PerDialect::same(
     "{waits}UPDATE {p}lock SET owner = NULL, fence = fence + 1, expires_at = 0
     WHERE kind = 'page' AND {variants}",
 );
 
 /// kind, name -> kind, name, owner, fence, age, remaining
-pub const INSPECT: Sides = Sides::same(
+pub const INSPECT: PerDialect = PerDialect::same(
     "{waits}SELECT l.kind, l.name, l.owner, l.fence, n.at - l.acquired_at, l.expires_at - n.at
     FROM (SELECT {now} AS at) n JOIN {p}lock l ON l.kind = $1 AND l.name = $2",
 );
 
 /// Lists the locks as [`INSPECT`] does: those that have not expired, without the marks of completed
 /// work.
-pub(crate) const HELD: Sides = Sides::same(
+pub(crate) const HELD: PerDialect = PerDialect::same(
     "SELECT l.kind, l.name, l.owner, l.fence, n.at - l.acquired_at, l.expires_at - n.at
     FROM (SELECT {now} AS at) n JOIN {p}lock l ON l.expires_at > n.at
     WHERE NOT (l.owner IS NULL AND l.kind = 'once') ORDER BY l.kind, l.name",
 );
 
 /// kind, last name -> the next hundred names
-pub(crate) const NEXT: Sides =
-    Sides::same("SELECT name FROM {p}lock WHERE kind = $1 AND name > $2 ORDER BY name LIMIT 100");
+pub(crate) const NEXT: PerDialect = PerDialect::same(
+    "SELECT name FROM {p}lock WHERE kind = $1 AND name > $2 ORDER BY name LIMIT 100",
+);
 
 /// kind, last name, the last of the next hundred names, and three times: the time unused of a lock
 /// without an owner and with an entry, of a lock with an owner, and of a lock without both
-pub(crate) const PRUNE: Sides = Sides::same(
+pub(crate) const PRUNE: PerDialect = PerDialect::same(
     "DELETE FROM {p}lock WHERE kind = $1 AND name > $2 AND name <= $3
     AND CASE WHEN acquired_at < expires_at THEN expires_at ELSE acquired_at END
         < {now} - CASE WHEN owner IS NOT NULL THEN $5

@@ -18,7 +18,7 @@ pub mod tables;
     dead_code,
     reason = "each is that of a database, which may not be built in"
 )]
-pub enum Side {
+pub enum Dialect {
     Sqlite,
     Postgres,
     MySql,
@@ -29,13 +29,13 @@ pub enum Side {
 }
 
 /// The text of a statement, or of a word in it, on each database.
-pub struct Sides {
+pub struct PerDialect {
     pub sqlite: &'static str,
     pub postgres: &'static str,
     pub mysql: &'static str,
 }
 
-impl Sides {
+impl PerDialect {
     pub const fn same(text: &'static str) -> Self {
         Self {
             sqlite: text,
@@ -44,11 +44,11 @@ impl Sides {
         }
     }
 
-    pub fn of(&self, side: Side) -> &'static str {
-        match side {
-            Side::Sqlite => self.sqlite,
-            Side::Postgres => self.postgres,
-            Side::MySql | Side::MariaDb | Side::Galera => self.mysql,
+    pub fn of(&self, dialect: Dialect) -> &'static str {
+        match dialect {
+            Dialect::Sqlite => self.sqlite,
+            Dialect::Postgres => self.postgres,
+            Dialect::MySql | Dialect::MariaDb | Dialect::Galera => self.mysql,
         }
     }
 }
@@ -67,7 +67,7 @@ pub(crate) fn listed(text: &str, arguments: RangeInclusive<usize>) -> String {
     text.replace("{rows_with_epoch}", &list("(", ", LAST_INSERT_ID())"))
 }
 
-impl Side {
+impl Dialect {
     /// Returns a text with the database's SQL in the place of each word in braces.
     pub fn write(self, template: &str, prefix: &str) -> String {
         let mut parts = template.split('{');
@@ -84,9 +84,9 @@ impl Side {
     }
 
     fn word(self, word: &str) -> &'static str {
-        let sides = match word {
+        let sql = match word {
             // The clock: never the process's clock, and never the beginning of the transaction.
-            "now" => Sides {
+            "now" => PerDialect {
                 // `unixepoch('subsec')` is NULL before SQLite 3.42, and another program on the same
                 // file may have an older SQLite.
                 sqlite: "(CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000)",
@@ -96,22 +96,22 @@ impl Side {
             },
             // The clock as a bound of what is read of an index. PostgreSQL would read it again for each row, as
             // it is not the same throughout a statement, unless a query of its own reads it.
-            "now_once" => Sides {
+            "now_once" => PerDialect {
                 postgres: "(SELECT {now})",
-                ..Sides::same("{now}")
+                ..PerDialect::same("{now}")
             },
             // The beginning of a statement that decides by what other nodes of a cluster have
             // written: a node first waits for all commits of the others. A build of MariaDB without
             // Galera refuses the setting.
-            "waits" if self == Side::Galera => {
-                Sides::same("SET STATEMENT wsrep_sync_wait = 15 FOR ")
+            "waits" if self == Dialect::Galera => {
+                PerDialect::same("SET STATEMENT wsrep_sync_wait = 15 FOR ")
             }
-            "waits" => Sides::same(""),
+            "waits" => PerDialect::same(""),
             // MariaDB has a setting not to wait for a row, and an order of assignments that depends on
             // the mode.
-            "at_once" => Sides {
+            "at_once" => PerDialect {
                 mysql: match self {
-                    Side::MariaDb | Side::Galera => {
+                    Dialect::MariaDb | Dialect::Galera => {
                         "SET STATEMENT innodb_lock_wait_timeout = 0, sql_mode = '' FOR "
                     }
                     // For programs that send the text to both.
@@ -119,37 +119,37 @@ impl Side {
                         "/*M!100300 SET STATEMENT innodb_lock_wait_timeout = 0, sql_mode = '' FOR */ "
                     }
                 },
-                ..Sides::same("")
+                ..PerDialect::same("")
             },
             // Keeps other transactions from changing a row that is read until the statement is
             // committed. MySQL's statements have clauses of their own.
-            "share" => Sides {
+            "share" => PerDialect {
                 postgres: " FOR SHARE",
-                ..Sides::same("")
+                ..PerDialect::same("")
             },
             // Another form of bytes may be the role's default.
-            "hex" => Sides {
+            "hex" => PerDialect {
                 postgres: ", set_config('bytea_output', 'hex', true)",
-                ..Sides::same("")
+                ..PerDialect::same("")
             },
-            "int" => Sides {
+            "int" => PerDialect {
                 mysql: "SIGNED",
-                ..Sides::same("BIGINT")
+                ..PerDialect::same("BIGINT")
             },
-            "notify" => Sides {
+            "notify" => PerDialect {
                 postgres: ", pg_notify('{p}invalidation', '')::text",
-                ..Sides::same("")
+                ..PerDialect::same("")
             },
             // A word of MariaDB's Oracle mode is quoted.
-            "body" => Sides {
+            "body" => PerDialect {
                 mysql: "`body`",
-                ..Sides::same("body")
+                ..PerDialect::same("body")
             },
             // The names from `$1` up to `$2`, which is excluded: those that begin with `$1`.
-            "variants" => Sides::same("name >= $1 AND name < $2"),
+            "variants" => PerDialect::same("name >= $1 AND name < $2"),
             word => tables::word(word).unwrap_or_else(|| panic!("{word:?} is no word of SQL")),
         };
-        sides.of(self)
+        sql.of(self)
     }
 }
 
@@ -160,17 +160,17 @@ mod tests {
     #[test]
     fn protocol_document_has_the_statements_that_run() {
         let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-        for (side, protocol) in [
+        for (dialect, protocol) in [
             (
-                Side::Sqlite,
+                Dialect::Sqlite,
                 include_str!("../../../../../docs/protocol/sqlite.sql"),
             ),
             (
-                Side::Postgres,
+                Dialect::Postgres,
                 include_str!("../../../../../docs/protocol/postgres.sql"),
             ),
             (
-                Side::MySql,
+                Dialect::MySql,
                 include_str!("../../../../../docs/protocol/mysql.sql"),
             ),
         ] {
@@ -181,7 +181,7 @@ mod tests {
                 &locks::RELEASE,
                 &locks::BREAK,
                 &locks::INSPECT,
-                &Sides::same(invalidations::WRITE),
+                &PerDialect::same(invalidations::WRITE),
                 &entries::PUBLISH,
                 &invalidations::INVALIDATE,
                 &requests::BEGIN,
@@ -192,11 +192,11 @@ mod tests {
                 &requests::PRUNE,
             ];
             for statement in statements {
-                let statement = listed(statement.of(side), 1..=1);
-                let statement = words(&side.write(&statement, "perennial_"));
+                let statement = listed(statement.of(dialect), 1..=1);
+                let statement = words(&dialect.write(&statement, "perennial_"));
                 assert!(
                     protocol.contains(&statement),
-                    "{side:?}: docs/protocol lacks: {statement}"
+                    "{dialect:?}: docs/protocol lacks: {statement}"
                 );
             }
         }
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn protocol_document_has_each_column() {
         let protocol = include_str!("../../../../../docs/protocol.md");
-        for (sides, table) in [
+        for (sql, table) in [
             (&tables::LOCK, "lock"),
             (&tables::OUTBOX, "outbox"),
             (&tables::ENTRY, "entry"),
@@ -216,8 +216,8 @@ mod tests {
                 .split_once(&format!("\n`perennial_{table}`: "))
                 .expect("the table is described");
             let rows = rows.split("\n\n").nth(1).expect("its columns follow");
-            for side in [Side::Sqlite, Side::Postgres, Side::MySql] {
-                let text = side.write(sides.of(side), "");
+            for dialect in [Dialect::Sqlite, Dialect::Postgres, Dialect::MySql] {
+                let text = dialect.write(sql.of(dialect), "");
                 let lines = text.lines().skip(1).map(str::trim);
                 let others = [")", "PRIMARY KEY", "KEY", "CHECK"];
                 let is_column = |line: &&str| !others.iter().any(|other| line.starts_with(other));

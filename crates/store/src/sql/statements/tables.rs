@@ -3,44 +3,44 @@
 //! A table that is there is accepted if it has the columns. On MySQL, a statement that makes a
 //! table commits: other processes may run it at the same time.
 
-use super::Sides;
+use super::PerDialect;
 
 /// The beginning of the transaction that makes the tables.
-pub const BEGIN: Sides = Sides {
+pub const BEGIN: PerDialect = PerDialect {
     // Not DEFERRED: a transaction that reads before it writes is refused immediately (SQLITE_BUSY),
     // whatever the busy timeout is.
     sqlite: "BEGIN IMMEDIATE",
     // BEGIN has another meaning in MariaDB's Oracle mode.
     mysql: "START TRANSACTION",
     // The role's default may be a transaction that only reads.
-    ..Sides::same("BEGIN READ WRITE")
+    ..PerDialect::same("BEGIN READ WRITE")
 };
 
 /// Limits the wait of each statement of that transaction for the locks of others, behind which all
 /// readers and writers of the table would wait. The transaction is tried again.
-pub(crate) const WAIT: Sides = Sides {
+pub(crate) const WAIT: PerDialect = PerDialect {
     sqlite: "",
     postgres: "SET LOCAL lock_timeout = '1s'",
     mysql: "SET SESSION lock_wait_timeout = 1, innodb_lock_wait_timeout = 1",
 };
 
 /// The first statements of that transaction: they make the table with the version of the tables.
-pub(crate) const SCHEMA: [Sides; 4] = [
-    Sides::same(
+pub(crate) const SCHEMA: [PerDialect; 4] = [
+    PerDialect::same(
         "CREATE TABLE IF NOT EXISTS {p}schema (id BIGINT PRIMARY KEY, version BIGINT NOT NULL){engine}",
     ),
-    Sides {
+    PerDialect {
         mysql: "INSERT IGNORE INTO {p}schema (id, version) VALUES (1, 0)",
-        ..Sides::same(
+        ..PerDialect::same(
             "INSERT INTO {p}schema (id, version) VALUES (1, 0) ON CONFLICT (id) DO NOTHING",
         )
     },
     // No other process makes the tables at the same time.
-    Sides {
+    PerDialect {
         postgres: "UPDATE {p}schema SET version = version WHERE id = 1",
-        ..Sides::same("")
+        ..PerDialect::same("")
     },
-    Sides {
+    PerDialect {
         sqlite: "INSERT INTO {p}schema (id, version) VALUES (3, abs(random() % 4503599627370496)) ON CONFLICT (id) DO NOTHING",
         postgres: "INSERT INTO {p}schema (id, version) VALUES (3, (random() * 4503599627370496)::bigint) ON CONFLICT (id) DO NOTHING",
         mysql: "INSERT IGNORE INTO {p}schema (id, version) VALUES (3, FLOOR(RAND() * 4503599627370496))",
@@ -58,13 +58,13 @@ pub(crate) const NOTE: &str = "UPDATE {p}schema SET version = $1 WHERE id = 1";
 
 /// The statements that make the tables: the first step makes them, and each later step leads from a
 /// version of the tables to the next version. No step is edited after a release.
-pub(crate) const STEPS: &[&[Sides]] = &[&[
+pub(crate) const STEPS: &[&[PerDialect]] = &[&[
     LOCK,
-    Sides::same(
+    PerDialect::same(
         "SELECT kind, name, owner, fence, acquired_at, expires_at, failures FROM {p}lock LIMIT 0",
     ),
     ENTRY,
-    Sides::same(
+    PerDialect::same(
         "SELECT name, fence, generated_at, stale_at, retain_until, regenerated, epoch, bytes, metadata, history, status, headers, {body} FROM {p}entry LIMIT 0",
     ),
     // Counts, the latest pages and those that leave a full store are found without the pages themselves.
@@ -73,27 +73,27 @@ pub(crate) const STEPS: &[&[Sides]] = &[&[
     ),
     index("CREATE INDEX IF NOT EXISTS {p}entry_generated_at ON {p}entry (generated_at)"),
     INVALIDATION,
-    Sides::same("SELECT name, epoch, kind FROM {p}invalidation LIMIT 0"),
+    PerDialect::same("SELECT name, epoch, kind FROM {p}invalidation LIMIT 0"),
     index("CREATE INDEX IF NOT EXISTS {p}invalidation_epoch ON {p}invalidation (epoch)"),
     index("CREATE INDEX IF NOT EXISTS {p}invalidation_kind ON {p}invalidation (kind, epoch)"),
     OUTBOX,
-    Sides::same("SELECT id, name FROM {p}outbox LIMIT 0"),
+    PerDialect::same("SELECT id, name FROM {p}outbox LIMIT 0"),
     REQUEST,
-    Sides::same(
+    PerDialect::same(
         "SELECT name, owner, fingerprint, begun_at, expires_at, retain_until, status, headers, {body} FROM {p}request LIMIT 0",
     ),
     index("CREATE INDEX IF NOT EXISTS {p}request_retain_until ON {p}request (retain_until)"),
 ]];
 
 /// -> the schema of the tables, quoted where SQL needs quotes
-pub(crate) const PLACE: Sides = Sides {
+pub(crate) const PLACE: PerDialect = PerDialect {
     sqlite: "",
     postgres: "SELECT relnamespace::regnamespace::text FROM pg_class WHERE oid = to_regclass('{p}lock')",
     mysql: "SELECT CONCAT('`', REPLACE(DATABASE(), '`', '``'), '`')",
 };
 
 /// -> name, size in bytes
-pub(crate) const SIZES: Sides = Sides {
+pub(crate) const SIZES: PerDialect = PerDialect {
     sqlite: "SELECT 'the file', c.page_count * s.page_size FROM pragma_page_count c, pragma_page_size s",
     postgres: "SELECT c.relname::text, pg_total_relation_size(c.oid) FROM pg_class c WHERE c.oid IN (
             to_regclass('{p}entry'), to_regclass('{p}lock'), to_regclass('{p}invalidation'), to_regclass('{p}outbox'), to_regclass('{p}request')
@@ -105,14 +105,14 @@ pub(crate) const SIZES: Sides = Sides {
 
 /// Returns the statement that makes an index. MySQL makes the index with its table, as the statement
 /// would fail if another process had run it.
-const fn index(text: &'static str) -> Sides {
-    Sides {
+const fn index(text: &'static str) -> PerDialect {
+    PerDialect {
         mysql: "",
-        ..Sides::same(text)
+        ..PerDialect::same(text)
     }
 }
 
-pub(crate) const LOCK: Sides = Sides::same(
+pub(crate) const LOCK: PerDialect = PerDialect::same(
     "CREATE TABLE IF NOT EXISTS {p}lock (
         kind {name} NOT NULL,
         name {name} NOT NULL,
@@ -125,7 +125,7 @@ pub(crate) const LOCK: Sides = Sides::same(
     ){sorted}{engine}",
 );
 
-pub(crate) const ENTRY: Sides = Sides::same(
+pub(crate) const ENTRY: PerDialect = PerDialect::same(
     "CREATE TABLE IF NOT EXISTS {p}entry (
         name {name} NOT NULL,
         fence BIGINT NOT NULL,
@@ -144,7 +144,7 @@ pub(crate) const ENTRY: Sides = Sides::same(
     ){engine}",
 );
 
-pub(crate) const INVALIDATION: Sides = Sides::same(
+pub(crate) const INVALIDATION: PerDialect = PerDialect::same(
     "CREATE TABLE IF NOT EXISTS {p}invalidation (
         name {name} NOT NULL PRIMARY KEY,
         epoch BIGINT NOT NULL,
@@ -152,14 +152,14 @@ pub(crate) const INVALIDATION: Sides = Sides::same(
     ){sorted}{engine}",
 );
 
-pub(crate) const OUTBOX: Sides = Sides::same(
+pub(crate) const OUTBOX: PerDialect = PerDialect::same(
     "CREATE TABLE IF NOT EXISTS {p}outbox (
         id {name} NOT NULL PRIMARY KEY,
         name {name} NOT NULL{short_texts}
     ){sorted}{engine}",
 );
 
-pub(crate) const REQUEST: Sides = Sides::same(
+pub(crate) const REQUEST: PerDialect = PerDialect::same(
     "CREATE TABLE IF NOT EXISTS {p}request (
         name {name} NOT NULL PRIMARY KEY,
         owner {name} NOT NULL,
@@ -174,13 +174,13 @@ pub(crate) const REQUEST: Sides = Sides::same(
 );
 
 /// Returns the SQL of a word that stands in these statements alone.
-pub(crate) fn word(word: &str) -> Option<Sides> {
-    let mysql = |mysql, others| Sides {
+pub(crate) fn word(word: &str) -> Option<PerDialect> {
+    let mysql = |mysql, others| PerDialect {
         mysql,
-        ..Sides::same(others)
+        ..PerDialect::same(others)
     };
     Some(match word {
-        "name" => Sides {
+        "name" => PerDialect {
             // The order of bytes finds all names with a common beginning by the index.
             postgres: "TEXT COLLATE \"C\"",
             ..mysql("VARBINARY(255)", "TEXT")
@@ -190,25 +190,25 @@ pub(crate) fn word(word: &str) -> Option<Sides> {
             "VARBINARY(4000) NOT NULL DEFAULT x''",
             "TEXT NOT NULL DEFAULT ''",
         ),
-        "bytes" => Sides {
+        "bytes" => PerDialect {
             postgres: "BYTEA",
             ..mysql("LONGBLOB", "BLOB")
         },
         "engine" => mysql(" ENGINE = InnoDB", ""),
-        "sorted" => Sides {
+        "sorted" => PerDialect {
             sqlite: " WITHOUT ROWID",
-            ..Sides::same("")
+            ..PerDialect::same("")
         },
         // Any program may write the row, and a row that cannot be numbered would stay.
-        "short_texts" => Sides {
+        "short_texts" => PerDialect {
             sqlite: ",
         CHECK (typeof(id) = 'text' AND length(CAST(id AS BLOB)) <= 255 AND typeof(name) = 'text' AND length(CAST(name AS BLOB)) <= 255)",
             postgres: ",
         CHECK (octet_length(id) <= 255 AND octet_length(name) <= 255)",
-            ..Sides::same("")
+            ..PerDialect::same("")
         },
         // See `NameList`. `*` has the counter.
-        "kind_of_name" => Sides::same(
+        "kind_of_name" => PerDialect::same(
             "CASE WHEN name = '*' THEN 3 WHEN substr(name, 1, 9) = 'revision:' THEN 2 WHEN substr(name, 1, 6) = 'purged' THEN 1 ELSE 0 END",
         ),
         "indexes_of_epochs" => mysql(

@@ -6,13 +6,13 @@ use crate::{
         Discard, Invalidate, Invalidated, LatestNames, MOST_NAMES, Number, PruneInvalidations,
     },
     clock::{FOREVER, duration, micros},
-    error::{BoxError, Unfit},
+    error::{BoxError, RejectedValue},
     fence::{Epoch, Fence},
     name::bounded,
     rows::{Awaited, Numbered, OutboxRow, Synced},
     sql::{
         run::{Arg, Cells, Driver, is_broken, number},
-        statements::{Side, Sides, invalidations},
+        statements::{Dialect, PerDialect, invalidations},
     },
 };
 
@@ -26,7 +26,7 @@ impl<DB: Driver> SqlStore<DB> {
     }
 
     async fn invalidate_all(&self, names: &[impl AsRef<str>]) -> Answer<Epoch> {
-        let invalidate = invalidations::INVALIDATE.of(self.side().await?);
+        let invalidate = invalidations::INVALIDATE.of(self.dialect().await?);
         let invalidate = Template::new([invalidate]);
         let done = self.run_listed(invalidate, Vec::new(), names).await?;
         let epoch = number(&done)?.ok_or("the database gave no epoch")?;
@@ -121,7 +121,7 @@ impl<DB: Driver> SqlStore<DB> {
     }
 
     async fn number_all(&self, ids: &[String]) -> Answer<Numbered> {
-        if self.side().await? == Side::Postgres {
+        if self.dialect().await? == Dialect::Postgres {
             let number = Template::new([invalidations::NUMBER]);
             let done = self.run_listed(number, Vec::new(), ids).await?;
             let rows = done.rows.iter();
@@ -188,14 +188,14 @@ impl<DB: Driver> SqlStore<DB> {
     }
 
     async fn epoch(&self, text: &'static str) -> Answer<Epoch> {
-        let done = self.run(&Sides::same(text), &[]).await?;
+        let done = self.run(&PerDialect::same(text), &[]).await?;
         Ok(Epoch(number(&done)?.ok_or(sqlx::Error::RowNotFound)?))
     }
 
     pub(crate) async fn latest_names(&self, call: &LatestNames) -> Answer<Vec<(String, Epoch)>> {
         let most = i64::try_from(call.most).unwrap_or(i64::MAX);
         let arguments = [call.list as i64, call.before.0, most].map(Arg::Int);
-        let latest = Sides::same(invalidations::LATEST_NAMES);
+        let latest = PerDialect::same(invalidations::LATEST_NAMES);
         let done = self.run(&latest, &arguments).await?;
         let names = done.rows.iter();
         names
@@ -245,8 +245,8 @@ fn readable<DB: Driver>(row: &DB::Row, column: usize) -> Answer<String> {
 
 /// Returns true if the database works and refuses the statement.
 fn is_refusal<DB: Driver>(error: &BoxError) -> bool {
-    let source = match error.downcast_ref::<Unfit>() {
-        Some(Unfit(source)) => source,
+    let source = match error.downcast_ref::<RejectedValue>() {
+        Some(RejectedValue(source)) => source,
         None => error,
     };
     let error = source.downcast_ref::<sqlx::Error>();

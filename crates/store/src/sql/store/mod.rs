@@ -17,7 +17,7 @@ use futures_util::future::BoxFuture;
 
 use crate::{
     calls::{Backend, Call, CallFuture, MOST_NAMES, Reply},
-    error::{BoxError, Error, Unfit},
+    error::{BoxError, Error, RejectedValue},
     locked,
     name::{LockName, bounded},
     rows::LeaseRow,
@@ -26,7 +26,7 @@ use crate::{
         pool::{Connections, Guarded},
         run::{Arg, Cells, Done, Driver, Statement, has_code},
         schema,
-        statements::{Side, Sides, listed, tables},
+        statements::{Dialect, PerDialect, listed, tables},
         tables::{Found, Tables},
     },
 };
@@ -48,7 +48,7 @@ pub struct SqlStore<DB: Driver> {
     texts: Mutex<HashMap<Template, Arc<Guarded>>>,
     /// The database's file, once the tables are there.
     file: OnceLock<Option<DatabaseFile>>,
-    /// The error of the last failed attempt to prepare the tables, for the steps that waited for
+    /// The error of the last failed attempt to prepare the tables, for the operations that waited for
     /// this attempt.
     failed: tokio::sync::Mutex<Option<Error>>,
     /// The number of failed attempts.
@@ -84,7 +84,7 @@ impl Template {
 }
 
 impl<DB: Driver> SqlStore<DB> {
-    /// Returns a store whose tables are made or upgraded before its first step.
+    /// Returns a store whose tables are made or upgraded before its first operation.
     pub fn new(connections: Connections<DB>, tables: Tables) -> Self {
         Self {
             connections,
@@ -96,16 +96,16 @@ impl<DB: Driver> SqlStore<DB> {
         }
     }
 
-    /// Returns the server's SQL after the tables are made. If making them fails, all steps that
-    /// have waited fail, and the next step tries again.
-    pub async fn side(&self) -> Result<Side, Error> {
-        if let Some(side) = self.tables.side() {
-            return Ok(side);
+    /// Returns the server's SQL after the tables are made. If making them fails, all operations that
+    /// have waited fail, and the next operation tries again.
+    pub async fn dialect(&self) -> Result<Dialect, Error> {
+        if let Some(dialect) = self.tables.dialect() {
+            return Ok(dialect);
         }
         let failures = self.failures.load(Relaxed);
         let mut failed = self.failed.lock().await;
-        if let Some(side) = self.tables.side() {
-            return Ok(side);
+        if let Some(dialect) = self.tables.dialect() {
+            return Ok(dialect);
         }
         if let Some(error) = &*failed
             && self.failures.load(Relaxed) != failures
@@ -115,9 +115,9 @@ impl<DB: Driver> SqlStore<DB> {
         let prepared: BoxFuture<'_, _> = Box::pin(self.prepare());
         match prepared.await {
             Ok(found) => {
-                let side = found.side;
+                let dialect = found.dialect;
                 self.tables.set(found);
-                Ok(side)
+                Ok(dialect)
             }
             Err(error) => {
                 *failed = Some(error.clone());
@@ -130,32 +130,32 @@ impl<DB: Driver> SqlStore<DB> {
     /// Makes or upgrades the tables.
     async fn prepare(&self) -> Result<Found, Error> {
         let (connections, prefix) = (&self.connections, self.tables.prefix());
-        let side = connections.side().await?;
-        if side == Side::Sqlite {
+        let dialect = connections.dialect().await?;
+        if dialect == Dialect::Sqlite {
             self.check_encoding().await?;
         }
-        schema::prepare(connections, side, prefix, tables::STEPS).await?;
+        schema::prepare(connections, dialect, prefix, tables::STEPS).await?;
         self.file.get_or_init(|| connections.file());
-        if side == Side::Sqlite && connections.is_shared() {
+        if dialect == Dialect::Sqlite && connections.is_shared() {
             self.advise().await;
         }
-        let schema = match tables::PLACE.of(side) {
+        let schema = match tables::PLACE.of(dialect) {
             "" => None,
             place => {
-                let place = Statement::new(side, prefix, place);
+                let place = Statement::new(dialect, prefix, place);
                 let place = connections.run_new(&place, &[]).await;
                 let place =
                     place.and_then(|done| done.rows.first().map_or(Ok(None), |row| row.text(0)));
                 place.map_err(|error| Error::database("cannot find the tables' schema", error))?
             }
         };
-        let id = Statement::new(side, prefix, tables::ID);
+        let id = Statement::new(dialect, prefix, tables::ID);
         let id = connections.run_new(&id, &[]).await;
         let id = id.and_then(|done| done.rows.first().map_or(Ok(None), |row| row.int(0)));
         let id =
             id.map_err(|error| Error::database("cannot read the number of the site", error))?;
         Ok(Found {
-            side,
+            dialect,
             schema,
             id: id.map(i64::unsigned_abs),
         })
@@ -164,7 +164,7 @@ impl<DB: Driver> SqlStore<DB> {
     /// Refuses an SQLite database whose texts are not in the order of their bytes, by which variants of a
     /// key are found.
     async fn check_encoding(&self) -> Result<(), Error> {
-        let pragma = Statement::new(Side::Sqlite, "", "PRAGMA encoding");
+        let pragma = Statement::new(Dialect::Sqlite, "", "PRAGMA encoding");
         let done = self.connections.run_new(&pragma, &[]).await;
         let encoding = done.and_then(|done| done.rows.first().map_or(Ok(None), |row| row.text(0)));
         let encoding = encoding
@@ -181,7 +181,7 @@ impl<DB: Driver> SqlStore<DB> {
     /// Logs what the settings of an application's own pool for SQLite lack.
     async fn advise(&self) {
         let ask = async |pragma: &str| {
-            let pragma = Statement::new(Side::Sqlite, "", pragma);
+            let pragma = Statement::new(Dialect::Sqlite, "", pragma);
             let done = self.connections.run_new(&pragma, &[]).await.ok()?;
             let row = done.rows.into_iter().next()?;
             row.text(0).ok().flatten().or(row
@@ -211,14 +211,14 @@ impl<DB: Driver> SqlStore<DB> {
     /// Makes the tables once more, after a database was reset while the site runs.
     async fn remake(&self) -> Result<(), Error> {
         let _one = self.failed.lock().await;
-        let side = self.connections.side().await?;
+        let dialect = self.connections.dialect().await?;
         let prefix = self.tables.prefix();
-        schema::remake(&self.connections, side, prefix, tables::STEPS).await
+        schema::remake(&self.connections, dialect, prefix, tables::STEPS).await
     }
 
-    async fn statement(&self, sides: &Sides) -> Answer<Arc<Guarded>> {
-        let side = self.side().await?;
-        self.text(Template::new([sides.of(side)])).await
+    async fn statement(&self, sql: &PerDialect) -> Answer<Arc<Guarded>> {
+        let dialect = self.dialect().await?;
+        self.text(Template::new([sql.of(dialect)])).await
     }
 
     /// Returns a statement as it is sent. Its text is written once.
@@ -226,23 +226,23 @@ impl<DB: Driver> SqlStore<DB> {
         if let Some(text) = locked(&self.texts).get(&template) {
             return Ok(Arc::clone(text));
         }
-        let side = self.side().await?;
-        let text = Statement::new(side, self.tables.prefix(), &template.write());
+        let dialect = self.dialect().await?;
+        let text = Statement::new(dialect, self.tables.prefix(), &template.write());
         let text = Arc::new(self.connections.guarded(&text).await?);
         locked(&self.texts).insert(template, Arc::clone(&text));
         Ok(text)
     }
 
-    async fn run(&self, sides: &Sides, arguments: &[Arg<'_>]) -> Answer<Done<DB>> {
-        let statement = self.statement(sides).await?;
+    async fn run(&self, sql: &PerDialect, arguments: &[Arg<'_>]) -> Answer<Done<DB>> {
+        let statement = self.statement(sql).await?;
         self.run_statement(&statement, arguments).await
     }
 
     async fn run_statement(&self, statement: &Guarded, arguments: &[Arg<'_>]) -> Answer<Done<DB>> {
         let done = self.connections.run(statement, arguments).await;
         done.map_err(|error| {
-            if has_code::<DB>(&error, DB::DIALECT.unfit) {
-                BoxError::from(Unfit(error.into()))
+            if has_code::<DB>(&error, DB::RULES.rejected_value) {
+                BoxError::from(RejectedValue(error.into()))
             } else {
                 error.into()
             }
@@ -270,29 +270,34 @@ impl<DB: Driver> SqlStore<DB> {
     }
 
     /// Runs a statement whose first arguments are a kind and a name.
-    async fn run_on(&self, sides: &Sides, name: &LockName, rest: &[Arg<'_>]) -> Answer<Done<DB>> {
+    async fn run_on(
+        &self,
+        sql: &PerDialect,
+        name: &LockName,
+        rest: &[Arg<'_>],
+    ) -> Answer<Done<DB>> {
         let column = bounded(name.as_str());
         let arguments = [&[Arg::Text(name.kind().as_str()), Arg::Text(&column)], rest].concat();
-        self.run(sides, &arguments).await
+        self.run(sql, &arguments).await
     }
 
     /// Runs a statement that itself checks a lease: its first arguments are the lease's kind, name,
     /// owner and fence.
     async fn run_under(
         &self,
-        sides: &Sides,
+        sql: &PerDialect,
         lease: &LeaseRow,
         rest: &[Arg<'_>],
     ) -> Answer<Done<DB>> {
         let arguments = [&[Arg::Text(&lease.owner), Arg::Int(lease.fence.0)], rest].concat();
-        self.run_on(sides, &lease.name, &arguments).await
+        self.run_on(sql, &lease.name, &arguments).await
     }
 
     /// Removes the prunable ones of the next rows after the place `from`. Returns the rows of `next`, and
-    /// the last name of theirs that can be read: rows behind that one belong to the next step.
+    /// the last name of theirs that can be read: rows behind that one belong to the next operation.
     async fn prune(
         &self,
-        [next, remove]: [&Sides; 2],
+        [next, remove]: [&PerDialect; 2],
         from: &[Arg<'_>],
         rest: &[Arg<'_>],
     ) -> Answer<Option<(String, Vec<DB::Row>)>> {
@@ -374,6 +379,6 @@ fn is_missing<DB: Driver>(error: &BoxError) -> bool {
     error.downcast_ref::<sqlx::Error>().is_some_and(|error| {
         // SQLite's code says as little as "error".
         let is_named = || error.to_string().contains("no such table");
-        has_code::<DB>(error, DB::DIALECT.missing) && (DB::DIALECT.socket || is_named())
+        has_code::<DB>(error, DB::RULES.no_such_table) && (DB::RULES.is_networked || is_named())
     })
 }

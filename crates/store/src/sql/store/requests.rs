@@ -9,7 +9,7 @@ use crate::{
     rows::{Begun, Progress},
     sql::{
         run::{Arg, Cells, Done, Driver, is_contended, number},
-        statements::{Sides, requests},
+        statements::{PerDialect, requests},
         wire,
     },
 };
@@ -52,8 +52,8 @@ impl<DB: Driver> SqlStore<DB> {
     }
 
     /// Runs a statement that does not run again after its connection broke.
-    async fn run_once(&self, sides: &Sides, arguments: &[Arg<'_>]) -> Answer<Done<DB>> {
-        let statement = self.statement(sides).await?;
+    async fn run_once(&self, sql: &PerDialect, arguments: &[Arg<'_>]) -> Answer<Done<DB>> {
+        let statement = self.statement(sql).await?;
         let done = self
             .connections
             .run_while(is_contended::<DB>, &statement, arguments);

@@ -7,29 +7,29 @@ use crate::{
 
 /// A note of a store.
 #[derive(Clone, Copy, Debug)]
-pub enum Note<'a> {
-    /// A step has ended.
-    Step {
-        /// The name of the step.
-        step: &'static str,
-        /// The time of the step, with the wait for a connection.
+pub enum StoreEvent<'a> {
+    /// A operation has ended.
+    Operation {
+        /// The name of the operation.
+        operation: &'static str,
+        /// The time of the operation, with the wait for a connection.
         took: Duration,
-        /// The step has succeeded.
+        /// The operation has succeeded.
         succeeded: bool,
-        /// The latest try of every step has succeeded.
+        /// The latest try of every operation has succeeded.
         works: bool,
     },
-    /// The database has failed at a step, for the first time.
+    /// The database has failed at an operation, for the first time.
     DatabaseUnavailable {
-        /// The name of the step.
-        step: &'static str,
+        /// The name of the operation.
+        operation: &'static str,
         /// The error, with its causes.
         error: &'a str,
     },
-    /// The database works again at a step.
+    /// The database works again at an operation.
     DatabaseBack {
-        /// The name of the step.
-        step: &'static str,
+        /// The name of the operation.
+        operation: &'static str,
     },
     /// A lock was acquired.
     LockAcquired {
@@ -64,7 +64,7 @@ pub enum Note<'a> {
     },
 }
 
-impl Note<'_> {
+impl StoreEvent<'_> {
     /// Writes the note's line to the log.
     pub(crate) fn log(&self) {
         /// A line about a lock.
@@ -77,13 +77,13 @@ impl Note<'_> {
             };
         }
         match self {
-            Self::Step { .. } => {}
-            Self::DatabaseUnavailable { step, error } => tracing::error!(
-                target: "perennial::database", step, error,
+            Self::Operation { .. } => {}
+            Self::DatabaseUnavailable { operation, error } => tracing::error!(
+                target: "perennial::database", operation, error,
                 "the database fails; versions in memory are still served (logged once for each kind of call, until it works again)"
             ),
-            Self::DatabaseBack { step } => {
-                tracing::info!(target: "perennial::database", step, "the database works again");
+            Self::DatabaseBack { operation } => {
+                tracing::info!(target: "perennial::database", operation, "the database works again");
             }
             Self::LockAcquired { name, fence } => lock!(debug, name, fence = fence.0, "acquired"),
             Self::LockContended { name } => lock!(debug, name, "taken by another holder"),
