@@ -231,7 +231,7 @@ async fn pages(url: &str, number: usize) {
         let start = Instant::now();
         store.ask(Count {}).await.expect("answers");
         store.ask(Held {}).await.expect("answers");
-        store.ask(Latest { most: 200 }).await.expect("answers");
+        store.ask(Latest { limit: 200 }).await.expect("answers");
         store.ask(Sizes {}).await.expect("answers");
         *took = start.elapsed();
     }

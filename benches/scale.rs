@@ -16,7 +16,7 @@ use std::{
 use bytes::Bytes;
 use http::Response;
 use perennial::{Perennial, Refresh};
-use perennial_store::{Backend, Call, CallFuture, Probe, Reply, Tried, error::BoxError};
+use perennial_store::{Backend, Call, CallFuture, Probe, Reply, TryLockResult, error::BoxError};
 use perennial_testing::Memory;
 use tokio::{task::JoinSet, time::Instant};
 
@@ -211,7 +211,7 @@ impl Counting {
         let reply = self.memory.apply(&call);
         let count = match (&call, &reply) {
             (Call::Probe(Probe { .. }) | Call::Invalidated(_), _) => &self.reads,
-            (_, Reply::TryLock(Tried { fence: None, .. })) => &self.refused,
+            (_, Reply::TryLock(TryLockResult { fence: None, .. })) => &self.refused,
             _ => &self.writes,
         };
         count.fetch_add(1, Relaxed);

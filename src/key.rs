@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 
 /// The most bytes of a key. A visitor chooses most of it, and each stored page, lock, and entry in
 /// memory has a copy.
-pub(crate) const MOST_BYTES: usize = 4 << 10;
+pub(crate) const MAX_KEY_BYTES: usize = 4 << 10;
 
 /// The parameters of a query that are part of the key.
 #[derive(Clone, Debug)]
@@ -279,7 +279,11 @@ mod tests {
             ("side/b?b&a", "side/b?b&a"),
             ("", ""),
         ] {
-            assert_eq!(super::canonical(written), canonical, "{written}");
+            assert_eq!(
+                super::canonical(written),
+                canonical,
+                "{written}"
+            );
         }
     }
 

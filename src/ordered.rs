@@ -31,7 +31,7 @@ pub(crate) struct Ordered<T> {
 }
 
 /// The guard of a locked [`Ordered`].
-pub(crate) struct Guard<'a, T> {
+pub(crate) struct OrderedGuard<'a, T> {
     guard: MutexGuard<'a, T>,
     _held: Held,
 }
@@ -47,16 +47,16 @@ impl<T> Ordered<T> {
     /// # Panics
     ///
     /// In a debug build, if this thread holds a lock of this place or of a later one.
-    pub(crate) fn lock(&self) -> Guard<'_, T> {
+    pub(crate) fn lock(&self) -> OrderedGuard<'_, T> {
         let held = Held::new(self.place);
-        Guard {
+        OrderedGuard {
             guard: locked(&self.mutex),
             _held: held,
         }
     }
 }
 
-impl<T> Deref for Guard<'_, T> {
+impl<T> Deref for OrderedGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -64,7 +64,7 @@ impl<T> Deref for Guard<'_, T> {
     }
 }
 
-impl<T> DerefMut for Guard<'_, T> {
+impl<T> DerefMut for OrderedGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         &mut self.guard
     }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use perennial_store::{Epoch, Error, Invalidate, MOST_NAMES, Purge, error::with_causes};
+use perennial_store::{Epoch, Error, Invalidate, MAX_NAMES, Purge, error::with_causes};
 use tokio::sync::oneshot;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::Instrument;
@@ -11,14 +11,15 @@ use tracing::Instrument;
 use crate::{
     cache::{
         environment::Environment,
-        invalidation::{UNKNOWN, wrote},
+        invalidation::{UNKNOWN_EPOCH, record_write},
         invalidation_list::{InvalidationList, Target},
         listing::{Listing, entries::EntryFilter},
         memory::Memory,
     },
     event::Event,
     timing::{
-        Backoff, INVALIDATE_PAUSES, INVALIDATE_RETRY, INVALIDATE_RETRY_AT_SHUTDOWN, INVALIDATE_WAIT,
+        Backoff, INVALIDATE_PAUSES, INVALIDATE_RESPONSE_WAIT, INVALIDATE_RETRY_LIMIT,
+        INVALIDATE_RETRY_LIMIT_AT_SHUTDOWN,
     },
 };
 
@@ -80,12 +81,12 @@ impl Commands {
         let epoch = store.call(Invalidate::new(names.to_vec())).await?;
         let numbered: Vec<_> = names.iter().map(|name| (name.clone(), epoch)).collect();
         list.add_all(&numbered);
-        wrote(epoch);
+        record_write(epoch);
         Ok(epoch)
     }
 
     /// Invalidates these [names](Target::name). After a failure it tries again for a minute, and for ten
-    /// seconds at most while the process shuts down. Returns the epoch; [`UNKNOWN`] if the first try
+    /// seconds at most while the process shuts down. Returns the epoch; [`UNKNOWN_EPOCH`] if the first try
     /// fails, or takes longer than 5 s.
     ///
     /// `token`: a shutdown waits for it. Cancel safe: the attempts continue.
@@ -99,7 +100,7 @@ impl Commands {
         let run = async move {
             let _token = token;
             let (mut first_try, mut latest) = (Some(first_try), Epoch::NONE);
-            for names in names.chunks(MOST_NAMES) {
+            for names in names.chunks(MAX_NAMES) {
                 match commands.invalidate_soon(names, &mut first_try).await {
                     Ok(epoch) => latest = epoch.max(latest),
                     Err(error) => tracing::error!(
@@ -115,8 +116,8 @@ impl Commands {
             }
         };
         tokio::spawn(run.in_current_span());
-        let tried = tokio::time::timeout(INVALIDATE_WAIT, tried).await;
-        tried.ok().and_then(Result::ok).unwrap_or(UNKNOWN)
+        let tried = tokio::time::timeout(INVALIDATE_RESPONSE_WAIT, tried).await;
+        tried.ok().and_then(Result::ok).unwrap_or(UNKNOWN_EPOCH)
     }
 
     /// Invalidates names together. The first failure drops `first_try`.
@@ -125,7 +126,7 @@ impl Commands {
         names: &[String],
         first_try: &mut Option<oneshot::Sender<Epoch>>,
     ) -> Result<Epoch, Error> {
-        let mut backoff = Backoff::new(INVALIDATE_PAUSES).limit(INVALIDATE_RETRY);
+        let mut backoff = Backoff::new(INVALIDATE_PAUSES).limit(INVALIDATE_RETRY_LIMIT);
         let mut closing_since = None;
         loop {
             let error = match self.store_names(names).await {
@@ -135,7 +136,7 @@ impl Commands {
             *first_try = None;
             let now = self.environment.now();
             let ends = self.environment.is_shutting_down()
-                && now - *closing_since.get_or_insert(now) >= INVALIDATE_RETRY_AT_SHUTDOWN;
+                && now - *closing_since.get_or_insert(now) >= INVALIDATE_RETRY_LIMIT_AT_SHUTDOWN;
             if ends || !backoff.pause().await {
                 return Err(error);
             }

@@ -67,14 +67,14 @@ async fn environment_with_capacity(
 }
 
 /// The components of a process from the memory up to the regenerations.
-struct Process {
+struct TestProcess {
     environment: Environment,
     memory: Arc<Memory>,
     sync: Arc<InvalidationSync>,
     regenerations: Arc<Regenerations>,
 }
 
-impl Process {
+impl TestProcess {
     fn new(environment: Environment) -> Self {
         let memory = Memory::new(1 << 20, 1 << 16, environment.observer.clone());
         let (memory, leases) = (Arc::new(memory), Arc::new(PeerLeases::new()));
@@ -115,7 +115,7 @@ impl Process {
 #[tokio::test]
 async fn regenerations_run_and_end_in_memory_and_in_the_store() {
     let folder = tempfile::tempdir().expect("is made");
-    let process = Process::new(environment(&folder).await);
+    let process = TestProcess::new(environment(&folder).await);
     let Visited { answer, leads } = process.visit("a").await;
     assert!(leads && matches!(answer, Answer::Version(_)));
     let entry = process.memory.get("a").expect("is in memory");
@@ -123,7 +123,7 @@ async fn regenerations_run_and_end_in_memory_and_in_the_store() {
     let found = entry.lookup(&Visitor::arriving_at(context.now), &context, || false);
     assert!(matches!(found, Lookup::Hit(Answer::Version(_))));
     // Another process reads it.
-    let other = Process::new(environment(&folder).await);
+    let other = TestProcess::new(environment(&folder).await);
     let Visited { answer, .. } = other.visit("a").await;
     assert!(matches!(answer, Answer::Version(version) if !version.is_unsaved()));
     assert_eq!(other.regenerations.count(), 0);
@@ -147,7 +147,7 @@ async fn sync_learns_what_others_have_stored() {
 #[tokio::test]
 async fn listing_and_housekeeping_need_a_store_and_no_regeneration() {
     let folder = tempfile::tempdir().expect("is made");
-    let process = Process::new(environment(&folder).await);
+    let process = TestProcess::new(environment(&folder).await);
     for key in ["a", "b", "c"] {
         process.visit(key).await;
     }

@@ -6,12 +6,12 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use perennial_store::{Awaited, Epoch, Fence};
+use perennial_store::{Epoch, Fence, PeerLeaseState};
 
 use crate::{
     cache::{
         Failure, Meta,
-        epochs::{Revised, Sighting, Validity},
+        epochs::{RevisionEpoch, Sighting, Validity},
     },
     clock::Tick,
     event::Bypass,
@@ -24,7 +24,7 @@ pub(crate) trait InvalidationView: fmt::Debug + Sync {
     /// The latest epoch that this process knows.
     fn latest(&self) -> Epoch;
     /// The revision of this process's code.
-    fn revision(&self) -> Revised;
+    fn revision(&self) -> RevisionEpoch;
     /// The number of times that this process has seen new rows of the outbox, which have no epoch yet. See
     /// `invalidation_list`.
     fn sightings(&self) -> Sighting;
@@ -139,7 +139,7 @@ pub(crate) enum Origin {
 }
 
 /// What decisions need of a content.
-pub(crate) trait Content: Clone {
+pub(crate) trait SameContent: Clone {
     /// Returns true if the stored content need not be replaced by this one: its age alone is renewed.
     fn is_same(&self, new: &Self) -> bool;
 }
@@ -347,7 +347,7 @@ pub(crate) struct PeerLease {
 impl PeerLease {
     /// Takes the state of the page from a sync that was sent at `asked`. If the page has been published
     /// since, the lease counts as over.
-    pub(crate) fn on_sync(&mut self, page: Awaited, asked: Tick) {
+    pub(crate) fn on_sync(&mut self, page: PeerLeaseState, asked: Tick) {
         self.until = if page.fence > self.stored_fence {
             asked
         } else {

@@ -14,36 +14,36 @@ pub(crate) struct Sighting(pub(crate) i64);
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(from = "i64", into = "i64")]
-pub(crate) enum Revised {
+pub(crate) enum RevisionEpoch {
     /// The site has no revision.
     #[default]
-    Never,
+    NoRevision,
     /// In this epoch.
-    In(Epoch),
+    Announced(Epoch),
     /// The process has yet to store its revision: later than each epoch so far. A version of this process
     /// is stale once the revision has an epoch.
     Unannounced,
 }
 
-/// How a stored version's metadata write [`Revised::Unannounced`].
+/// How a stored version's metadata write [`RevisionEpoch::Unannounced`].
 const UNANNOUNCED: i64 = i64::MAX;
 
-impl From<i64> for Revised {
+impl From<i64> for RevisionEpoch {
     fn from(number: i64) -> Self {
         match number {
             UNANNOUNCED => Self::Unannounced,
-            ..=0 => Self::Never,
-            epoch => Self::In(Epoch(epoch)),
+            ..=0 => Self::NoRevision,
+            epoch => Self::Announced(Epoch(epoch)),
         }
     }
 }
 
-impl From<Revised> for i64 {
-    fn from(revised: Revised) -> Self {
-        match revised {
-            Revised::Never => 0,
-            Revised::In(epoch) => epoch.0,
-            Revised::Unannounced => UNANNOUNCED,
+impl From<RevisionEpoch> for i64 {
+    fn from(revision: RevisionEpoch) -> Self {
+        match revision {
+            RevisionEpoch::NoRevision => 0,
+            RevisionEpoch::Announced(epoch) => epoch.0,
+            RevisionEpoch::Unannounced => UNANNOUNCED,
         }
     }
 }
@@ -51,9 +51,9 @@ impl From<Revised> for i64 {
 /// The epoch and the revision that a process knew before a generator began. Content stores these
 /// two and nothing later, as the generator may have read data from before a later invalidation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct AsOf {
+pub(crate) struct Snapshot {
     pub(crate) epoch: Epoch,
-    pub(crate) revision: Revised,
+    pub(crate) revision: RevisionEpoch,
 }
 
 /// The effect of the invalidations on a version. Of two verdicts on a version, the greater one holds.

@@ -14,7 +14,7 @@ use perennial_store::error::with_causes;
 use crate::http::fields::seconds;
 
 /// The most bytes of an error that explanations show.
-const LONGEST_ERROR: usize = 1000;
+const MAX_ERROR_BYTES: usize = 1000;
 
 /// The error of an application's generator. The end of the last reference runs the application's code,
 /// whose panic is caught: a visitor may have that reference.
@@ -64,15 +64,15 @@ impl Failure {
     }
 
     /// Returns the error with its causes.
-    pub(crate) fn whole_text(&self) -> String {
+    pub(crate) fn full_text(&self) -> String {
         self.error.with_causes()
     }
 
-    /// Returns the error with its causes, cut to [`LONGEST_ERROR`]. Memory keeps no more of a failure: its
+    /// Returns the error with its causes, cut to [`MAX_ERROR_BYTES`]. Memory keeps no more of a failure: its
     /// response may be large, and visitors may ask for many pages that fail.
     pub(crate) fn text(&self) -> Arc<str> {
         let mut text = self.error.with_causes();
-        text.truncate(text.floor_char_boundary(LONGEST_ERROR));
+        text.truncate(text.floor_char_boundary(MAX_ERROR_BYTES));
         text.into()
     }
 
@@ -97,6 +97,6 @@ mod tests {
         assert_eq!(&*Failure::new("it failed").text(), "it failed");
         // Cut between two characters.
         let long = Failure::new("x".to_owned() + &"ä".repeat(1000)).text();
-        assert_eq!(long.len(), LONGEST_ERROR - 1);
+        assert_eq!(long.len(), MAX_ERROR_BYTES - 1);
     }
 }

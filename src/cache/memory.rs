@@ -32,27 +32,27 @@ struct Evictions(Observer);
 /// reported, and the values end. A subscriber of the log, or the `Drop` of a value of the
 /// application, may call the site.
 #[derive(Default)]
-struct Left {
+struct EvictionBatch {
     observer: Option<Observer>,
     evicted: Vec<String>,
     values: Vec<CacheEntry>,
 }
 
 impl Lifecycle<String, CacheEntry> for Evictions {
-    type RequestState = Left;
+    type RequestState = EvictionBatch;
 
     // Not called for a key whose value is replaced, as `on_evict` is.
-    fn before_evict(&self, left: &mut Left, key: &String, _: &mut CacheEntry) {
-        left.observer.get_or_insert_with(|| self.0.clone());
-        left.evicted.push(key.clone());
+    fn before_evict(&self, batch: &mut EvictionBatch, key: &String, _: &mut CacheEntry) {
+        batch.observer.get_or_insert_with(|| self.0.clone());
+        batch.evicted.push(key.clone());
     }
 
-    fn on_evict(&self, left: &mut Left, _: String, value: CacheEntry) {
-        left.values.push(value);
+    fn on_evict(&self, batch: &mut EvictionBatch, _: String, value: CacheEntry) {
+        batch.values.push(value);
     }
 }
 
-impl Drop for Left {
+impl Drop for EvictionBatch {
     fn drop(&mut self) {
         if let Some(observer) = &self.observer {
             self.evicted.iter().for_each(|key| observer.evicted(key));

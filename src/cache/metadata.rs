@@ -13,13 +13,13 @@ use perennial_store::Epoch;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    cache::epochs::{AsOf, Revised, Sighting, Validity},
+    cache::epochs::{RevisionEpoch, Sighting, Snapshot, Validity},
     clock::{duration, micros},
     extensions::{RefreshAfter, Tags},
     http::terms::{self, Terms},
     key,
     policy::{GenerationTimes, Refresh},
-    timing::PROVISIONAL,
+    timing::PROVISIONAL_INTERVAL,
 };
 
 /// The metadata of a stored version: a column, and a part of the JSON text beside the content.
@@ -35,17 +35,17 @@ pub(crate) struct Metadata {
     #[serde(skip)]
     pub(crate) sightings: Sighting,
     /// The revision of the generating process.
-    pub(crate) revision: Revised,
+    pub(crate) revision: RevisionEpoch,
     pub(crate) tags: Arc<[String]>,
     /// The keys of the parts, at any depth.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub(crate) parts: Arc<[String]>,
     /// The parts and tags were too many: each invalidation applies.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) of_all: bool,
+    pub(crate) depends_on_everything: bool,
     /// The time until the interval of a part ends.
     #[serde(with = "optional_micros", skip_serializing_if = "Option::is_none")]
-    pub(crate) parts_last: Option<Duration>,
+    pub(crate) parts_fresh_for: Option<Duration>,
     /// The interval, if the generator set one.
     #[serde(with = "optional_micros", skip_serializing_if = "Option::is_none")]
     pub(crate) refresh_after: Option<Duration>,
@@ -168,8 +168,8 @@ impl Meta {
     }
 
     /// Creates the metadata of a key without a version.
-    pub(crate) fn without_version(key: &str, as_of: AsOf, Tags(tags): Tags) -> Self {
-        let AsOf { epoch, revision } = as_of;
+    pub(crate) fn without_version(key: &str, snapshot: Snapshot, Tags(tags): Tags) -> Self {
+        let Snapshot { epoch, revision } = snapshot;
         let stored = Metadata {
             epoch,
             revision,
@@ -203,8 +203,8 @@ impl Meta {
         &self.key
     }
 
-    pub(crate) fn as_of(&self) -> AsOf {
-        AsOf {
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        Snapshot {
             epoch: self.stored.epoch,
             revision: self.stored.revision,
         }
@@ -246,11 +246,11 @@ impl Meta {
         if let Some(interval) = self.stored.refresh_after {
             terms.interval = interval;
         }
-        if let Some(last) = self.stored.parts_last {
+        if let Some(last) = self.stored.parts_fresh_for {
             terms.interval = terms.interval.min(last);
         }
         if self.stored.is_provisional {
-            terms.interval = terms.interval.min(PROVISIONAL);
+            terms.interval = terms.interval.min(PROVISIONAL_INTERVAL);
         }
         terms
     }
@@ -289,12 +289,12 @@ mod tests {
     proptest! {
         #[test]
         fn metadata_comes_back_unchanged(
-            epoch: i64, revision: i64, tags: Vec<String>, parts: Vec<String>, of_all: bool, after in proptest::option::of(0..i64::MAX),
+            epoch: i64, revision: i64, tags: Vec<String>, parts: Vec<String>, depends_on_everything: bool, after in proptest::option::of(0..i64::MAX),
             is_provisional: bool, layer: String, seconds: i64, is_ambiguous: bool,
         ) {
             let refresh_after = after.map(duration);
             let metadata = Metadata {
-                epoch: Epoch(epoch), sightings: Sighting::default(), revision: revision.into(), tags: tags.into(), parts: parts.into(), of_all, parts_last: refresh_after, refresh_after, is_provisional,
+                epoch: Epoch(epoch), sightings: Sighting::default(), revision: revision.into(), tags: tags.into(), parts: parts.into(), depends_on_everything, parts_fresh_for: refresh_after, refresh_after, is_provisional,
                 modified: Some(LastModified { seconds, is_ambiguous }),
             };
             let description = Description { layer, stale_while_revalidate: refresh_after, ..Description::default() };

@@ -56,7 +56,7 @@ use crate::{
     event::{Bypass, Observer, Stats},
     mode::Mode,
     policy::Refresh,
-    timing::RECHECK,
+    timing::RECHECK_INTERVAL,
 };
 
 use commands::Commands;
@@ -66,7 +66,7 @@ use environment::Environment;
 use invalidation::InvalidationSync;
 use listing::Listing;
 use memory::Memory;
-use parts::Run;
+use parts::RunContext;
 use peer_leases::PeerLeases;
 use regeneration::Regenerations;
 
@@ -74,7 +74,7 @@ pub(crate) use content::{HitHeaders, Page, Representations, Version};
 pub(crate) use entry::Visitor;
 pub(crate) use environment::Settings;
 pub(crate) use failure::Failure;
-pub(crate) use invalidation::{UNKNOWN, written};
+pub(crate) use invalidation::{UNKNOWN_EPOCH, record_writes};
 pub(crate) use invalidation_list::Target;
 pub(crate) use metadata::{Meta, Metadata, interval_of};
 pub(crate) use regeneration::{Generate, Generator, VisitOptions, Visited};
@@ -228,7 +228,7 @@ impl Cache {
     }
 
     /// Returns what tells this site from others in the process.
-    pub(crate) fn site(&self) -> parts::Site {
+    pub(crate) fn site(&self) -> parts::SiteId {
         self.regenerations.site()
     }
 
@@ -270,7 +270,7 @@ impl Cache {
         &self,
         key: &str,
         policy: &Refresh,
-        run: &Run,
+        run: &RunContext,
         options: VisitOptions,
         generate: impl FnOnce() -> Result<Generate, Bypass>,
     ) -> Visited {
@@ -285,7 +285,9 @@ impl Cache {
             Some(until) => tokio::time::timeout_at(until, visit).await,
         };
         let late = Visited {
-            answer: Answer::Unavailable { retry_in: RECHECK },
+            answer: Answer::Unavailable {
+                retry_in: RECHECK_INTERVAL,
+            },
             leads: false,
         };
         let Visited { answer, leads } = visited.unwrap_or(late);
@@ -356,7 +358,7 @@ impl Cache {
     /// Runs a request of the application on a permit; see [`Regenerations::permitted`].
     pub(crate) async fn permitted<T>(
         &self,
-        caller: Option<Arc<Run>>,
+        caller: Option<Arc<RunContext>>,
         request: impl Future<Output = T>,
     ) -> T {
         self.regenerations.permitted(caller, request).await

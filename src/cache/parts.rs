@@ -1,7 +1,7 @@
 //! What a generator is made from: its calls for other content and for the pages of inner layers,
 //! whose keys, tags and intervals the result takes over.
 //!
-//! A [`Run`] is one run of a generator, as everything that runs inside of it sees it. It is found by
+//! A [`RunContext`] is one run of a generator, as everything that runs inside of it sees it. It is found by
 //! a value of the task, or, where a middleware hands the request to another task, in the request's
 //! extensions.
 
@@ -25,28 +25,28 @@ use crate::cache::{
 
 /// The most names, keys and tags, that content takes over. Beyond, each invalidation applies to the
 /// content.
-const MOST: usize = 256;
+const MAX_DEPENDENCIES: usize = 256;
 
 /// The permit of a regeneration, which everything that it starts shares.
 pub(crate) type Permit = Arc<OwnedSemaphorePermit>;
 
 tokio::task_local! {
     /// The run that this task carries out.
-    static RUN: Arc<Run>;
+    static CURRENT: Arc<RunContext>;
 }
 
 /// The number of runs in this process.
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
 /// A run of a generator, or of a request that the application sends by `warm` or `regenerate`.
-pub(crate) struct Run {
+pub(crate) struct RunContext {
     /// False: the application's request, whose pages are no parts of anything.
     is_generator: bool,
     /// The generator of this run, or that has started it.
     chain: Option<Arc<Chain>>,
     inherited: Mutex<Inherited>,
     /// The site that has given the permit.
-    site: Site,
+    site: SiteId,
     permit: Option<Permit>,
     /// The end of the waits for parts.
     until: Instant,
@@ -55,17 +55,17 @@ pub(crate) struct Run {
 /// A generator and those that wait for it.
 #[derive(Debug)]
 pub(crate) struct Chain {
-    site: Site,
+    site: SiteId,
     key: Arc<str>,
     outer: Option<Arc<Self>>,
 }
 
 /// The address of a site in memory, which tells it from other sites of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Site(pub(crate) usize);
+pub(crate) struct SiteId(pub(crate) usize);
 
 impl Chain {
-    fn has(&self, site: Site, key: &str) -> bool {
+    fn has(&self, site: SiteId, key: &str) -> bool {
         let is_it = self.site == site && *self.key == *key;
         is_it
             || self
@@ -83,17 +83,18 @@ pub(crate) struct Inherited {
     /// Their tags, and those that the generator has attached.
     pub(crate) tags: BTreeSet<String>,
     /// The names were too many: each invalidation applies.
-    pub(crate) of_all: bool,
+    pub(crate) depends_on_everything: bool,
     /// The end of the interval of the part whose interval ends first.
-    ends: Option<Instant>,
+    fresh_until: Option<Instant>,
     /// A part was stale, provisional itself, or missing.
     pub(crate) is_provisional: bool,
 }
 
 impl Inherited {
     /// Returns the time until the first interval of a part ends.
-    pub(crate) fn left(&self) -> Option<Duration> {
-        self.ends.map(|ends| ends - Instant::now())
+    pub(crate) fn fresh_for(&self) -> Option<Duration> {
+        self.fresh_until
+            .map(|fresh_until| fresh_until - Instant::now())
     }
 
     fn add(&mut self, version: &Version, context: &DecisionContext<'_>) {
@@ -102,27 +103,27 @@ impl Inherited {
         self.keys.insert(meta.key().to_owned());
         self.keys.extend(stored.parts.iter().cloned());
         self.tags.extend(stored.tags.iter().cloned());
-        self.of_all |= stored.of_all;
+        self.depends_on_everything |= stored.depends_on_everything;
         // The provisional content is stale soon, whenever the part's interval ends.
         if stored.is_provisional || version.freshness(context) > Freshness::Fresh {
             self.is_provisional = true;
         } else {
             let interval = meta.terms(context.policy).interval;
-            self.end_in(interval.saturating_sub(version.age(context.now)));
+            self.limit_freshness(interval.saturating_sub(version.age(context.now)));
         }
     }
 
-    fn end_in(&mut self, left: Duration) {
-        let ends = Instant::now().checked_add(left);
-        self.ends = self.ends.into_iter().chain(ends).min();
+    fn limit_freshness(&mut self, fresh_for: Duration) {
+        let fresh_until = Instant::now().checked_add(fresh_for);
+        self.fresh_until = self.fresh_until.into_iter().chain(fresh_until).min();
     }
 
     /// Returns true if the names have just become too many.
-    fn bound(&mut self) -> bool {
-        let are_too_many = self.keys.len() + self.tags.len() > MOST;
-        let is_new = are_too_many && !self.of_all;
+    fn limit_size(&mut self) -> bool {
+        let are_too_many = self.keys.len() + self.tags.len() > MAX_DEPENDENCIES;
+        let is_new = are_too_many && !self.depends_on_everything;
         if are_too_many {
-            self.of_all = true;
+            self.depends_on_everything = true;
             self.keys.clear();
             self.tags.clear();
         }
@@ -130,12 +131,12 @@ impl Inherited {
     }
 }
 
-impl Run {
+impl RunContext {
     /// A run of the generator of this key, on a permit. `outer`: the generators that wait for it. Its
     /// calls for parts wait until three quarters of `timeout` have passed at most, which leaves the
     /// generator time to end.
-    pub(crate) fn generator(
-        site: Site,
+    pub(crate) fn for_generator(
+        site: SiteId,
         key: &Arc<str>,
         outer: Option<Arc<Chain>>,
         permit: Option<Permit>,
@@ -154,7 +155,11 @@ impl Run {
     }
 
     /// A request of the application, on a permit.
-    pub(crate) fn request(site: Site, outer: Option<Arc<Chain>>, permit: Option<Permit>) -> Self {
+    pub(crate) fn for_request(
+        site: SiteId,
+        outer: Option<Arc<Chain>>,
+        permit: Option<Permit>,
+    ) -> Self {
         Self {
             is_generator: false,
             chain: outer,
@@ -167,15 +172,15 @@ impl Run {
 
     /// Carries out the run in this task.
     pub(crate) async fn carry_out<T>(self: Arc<Self>, work: impl Future<Output = T>) -> T {
-        struct Counted;
-        impl Drop for Counted {
+        struct RunningGuard;
+        impl Drop for RunningGuard {
             fn drop(&mut self) {
                 RUNNING.fetch_sub(1, Relaxed);
             }
         }
         RUNNING.fetch_add(1, Relaxed);
-        let _counted = Counted;
-        RUN.scope(self, work).await
+        let _counted = RunningGuard;
+        CURRENT.scope(self, work).await
     }
 
     /// Returns what the parts so far hand on, and begins anew.
@@ -184,7 +189,7 @@ impl Run {
     }
 
     /// Returns the permit, if it is this site's.
-    pub(crate) fn permit(&self, site: Site) -> Option<Permit> {
+    pub(crate) fn permit(&self, site: SiteId) -> Option<Permit> {
         self.permit.clone().filter(|_| self.site == site)
     }
 
@@ -198,7 +203,7 @@ impl Run {
     }
 
     /// Returns true if the generator of this key has started this run, directly or through others.
-    pub(crate) fn is_within(&self, site: Site, key: &str) -> bool {
+    pub(crate) fn is_within(&self, site: SiteId, key: &str) -> bool {
         self.chain
             .as_ref()
             .is_some_and(|chain| chain.has(site, key))
@@ -225,7 +230,7 @@ impl Run {
     pub(crate) fn inherit_passed(&self, tags: &[String], interval: Duration) {
         self.change("", |inherited| {
             inherited.tags.extend(tags.iter().cloned());
-            inherited.end_in(interval);
+            inherited.limit_freshness(interval);
         });
     }
 
@@ -233,21 +238,21 @@ impl Run {
         let are_too_many = {
             let mut inherited = locked(&self.inherited);
             change(&mut inherited);
-            inherited.bound()
+            inherited.limit_size()
         };
         // Not under the lock: a subscriber of the log may call the site.
         if are_too_many {
             tracing::warn!(
                 part,
-                "content has more than {MOST} parts and tags: each invalidation makes the content stale; give a list as one value, in place of its items"
+                "content has more than {MAX_DEPENDENCIES} parts and tags: each invalidation makes the content stale; give a list as one value, in place of its items"
             );
         }
     }
 }
 
-impl fmt::Debug for Run {
+impl fmt::Debug for RunContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Run")
+        f.debug_struct("RunContext")
             .field("chain", &self.chain)
             .finish_non_exhaustive()
     }
@@ -262,9 +267,9 @@ pub(crate) fn is_any_running() -> bool {
 
 /// Returns the run that this task carries out, if there is one.
 #[inline]
-pub(crate) fn current() -> Option<Arc<Run>> {
+pub(crate) fn current() -> Option<Arc<RunContext>> {
     if is_any_running() {
-        RUN.try_with(Arc::clone).ok()
+        CURRENT.try_with(Arc::clone).ok()
     } else {
         None
     }
@@ -272,13 +277,13 @@ pub(crate) fn current() -> Option<Arc<Run>> {
 
 /// Returns the run that this task carries out, if it is a generator's.
 #[inline]
-pub(crate) fn generator() -> Option<Arc<Run>> {
+pub(crate) fn generator() -> Option<Arc<RunContext>> {
     current().filter(|run| run.is_generator)
 }
 
 /// Returns true if this task runs the generator of this key, or one that it waits for: to wait for
 /// the key would be to wait for itself.
-pub(crate) fn waits_for_itself(site: Site, key: &str) -> bool {
+pub(crate) fn waits_for_itself(site: SiteId, key: &str) -> bool {
     current().is_some_and(|run| run.is_within(site, key))
 }
 

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use perennial_store::Awaited;
+use perennial_store::PeerLeaseState;
 
 use crate::{
     cache::entry::PeerLease,
@@ -39,7 +39,7 @@ impl PeerLeases {
 
     /// Takes the store's answer to a sync that was sent at `asked`, about the keys that
     /// [`to_ask`](Self::to_ask) returned.
-    pub(crate) fn on_sync(&self, keys: &[String], pages: &[Awaited], asked: Tick) {
+    pub(crate) fn on_sync(&self, keys: &[String], pages: &[PeerLeaseState], asked: Tick) {
         let mut leases = self.0.lock();
         for (key, page) in keys.iter().zip(pages) {
             if let Some(lease) = leases.get_mut(key) {
@@ -75,7 +75,7 @@ mod tests {
         assert_eq!(leases.to_ask(now), ["/a", "/b", "/c"]);
         let later = now + second;
         assert_eq!(leases.to_ask(later), ["/a", "/b"], "the third has expired");
-        let page = |fence, remaining| Awaited {
+        let page = |fence, remaining| PeerLeaseState {
             fence: Fence(fence),
             remaining,
         };

@@ -42,7 +42,7 @@ words! {
         /// Not begun: [`Builder::max_regenerations`](crate::Builder::max_regenerations) are running.
         Busy => "busy",
         /// Not begun: another process holds the lease.
-        Elsewhere => "elsewhere",
+        HeldByPeer => "held-by-peer",
         /// Not begun: the key is in cooldown after a failure.
         Cooldown => "cooldown",
         /// Not begun: the database is unavailable.
@@ -95,7 +95,7 @@ impl Outcome {
     pub fn has_begun(self) -> bool {
         !matches!(
             self,
-            Self::Busy | Self::Elsewhere | Self::Cooldown | Self::DatabaseUnavailable
+            Self::Busy | Self::HeldByPeer | Self::Cooldown | Self::DatabaseUnavailable
         )
     }
 }

@@ -14,7 +14,7 @@ use crate::{
         fields::{add_vary, ascii, copied, media_type},
         terms,
     },
-    timing::CLOCKS_DIFFER,
+    timing::CLOCK_TOLERANCE,
 };
 
 /// Returns true for the statuses of RFC 9110 §15.1, without 206, which is a part, and 501, which is
@@ -50,7 +50,7 @@ pub(crate) fn storable(head: &Parts, body: Bytes) -> Response<Bytes> {
     let date = terms::date(headers, &header::DATE);
     // The apparent age (RFC 9111 §4.2.3), which cannot be computed after `Date` is removed.
     let apparent = date.and_then(|date| now.duration_since(date).ok());
-    if let Some(apparent) = apparent.filter(|apparent| *apparent > CLOCKS_DIFFER) {
+    if let Some(apparent) = apparent.filter(|apparent| *apparent > CLOCK_TOLERANCE) {
         let age = apparent.as_secs().max(terms::age(headers));
         headers.insert(header::AGE, HeaderValue::from(age));
     }

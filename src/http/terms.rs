@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use sfv::{BareItem, Dictionary, Item, ListEntry, Parser};
 
-use crate::{http::fields::list, timing::NEGATIVE_INTERVAL};
+use crate::{http::fields::list, timing::MAX_NEGATIVE_INTERVAL};
 
 /// The time limits of a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub(crate) fn is_negative(status: StatusCode) -> bool {
 /// as a missing resource may exist soon.
 pub(crate) fn interval_for(status: StatusCode, interval: Duration) -> Duration {
     if is_negative(status) {
-        interval.min(NEGATIVE_INTERVAL)
+        interval.min(MAX_NEGATIVE_INTERVAL)
     } else {
         interval
     }
@@ -411,7 +411,11 @@ mod tests {
         const HOUR: Duration = Duration::from_hours(1);
         for status in [404, 405, 410, 414] {
             let status = StatusCode::from_u16(status).expect("a status");
-            assert_eq!(interval_for(status, HOUR), NEGATIVE_INTERVAL, "{status}");
+            assert_eq!(
+                interval_for(status, HOUR),
+                MAX_NEGATIVE_INTERVAL,
+                "{status}"
+            );
             let second = Duration::from_secs(1);
             assert_eq!(interval_for(status, second), second, "{status}");
         }

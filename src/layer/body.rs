@@ -9,10 +9,10 @@ use http_body_util::BodyExt;
 
 /// A stored body, or the inner service's own, streamed.
 #[derive(Debug)]
-pub struct ResponseBody<B>(Content<B>);
+pub struct ResponseBody<B>(BodySource<B>);
 
 #[derive(Debug)]
-enum Content<B> {
+enum BodySource<B> {
     /// Empty once `poll_frame` has returned it.
     Stored(Bytes),
     Streamed(Pin<Box<B>>),
@@ -22,17 +22,17 @@ enum Content<B> {
 
 impl<B> ResponseBody<B> {
     pub(super) fn stored(bytes: Bytes) -> Self {
-        Self(Content::Stored(bytes))
+        Self(BodySource::Stored(bytes))
     }
 
     /// The body of an answer to a HEAD. Its length is not known: an outer layer that finds none
     /// looks at `Content-Length`, as for the GET, and so adds the same headers.
     pub(super) fn none() -> Self {
-        Self(Content::None)
+        Self(BodySource::None)
     }
 
     pub(super) fn streamed(body: B) -> Self {
-        Self(Content::Streamed(Box::pin(body)))
+        Self(BodySource::Streamed(Box::pin(body)))
     }
 }
 
@@ -52,26 +52,26 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         match &mut self.0 {
-            Content::Stored(bytes) if bytes.is_empty() => Poll::Ready(None),
-            Content::Stored(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
-            Content::Streamed(body) => body.as_mut().poll_frame(cx),
-            Content::None => Poll::Ready(None),
+            BodySource::Stored(bytes) if bytes.is_empty() => Poll::Ready(None),
+            BodySource::Stored(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            BodySource::Streamed(body) => body.as_mut().poll_frame(cx),
+            BodySource::None => Poll::Ready(None),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.0 {
-            Content::Stored(bytes) => bytes.is_empty(),
-            Content::Streamed(body) => body.is_end_stream(),
-            Content::None => true,
+            BodySource::Stored(bytes) => bytes.is_empty(),
+            BodySource::Streamed(body) => body.is_end_stream(),
+            BodySource::None => true,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
-            Content::Stored(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Content::Streamed(body) => body.size_hint(),
-            Content::None => SizeHint::default(),
+            BodySource::Stored(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            BodySource::Streamed(body) => body.size_hint(),
+            BodySource::None => SizeHint::default(),
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderValue, header};
 use perennial_store::Epoch;
 
-use crate::cache::{Cache, UNKNOWN};
+use crate::cache::{Cache, UNKNOWN_EPOCH};
 
 /// The beginning of the name of a cookie. The rest has the numbers of the site and of the process, and the
 /// value is the epoch of the author's latest invalidation there.
@@ -88,7 +88,7 @@ impl OwnWrites {
             epoch => cache.sync().wait_for_epoch(epoch).await,
         };
         let in_this_process = match self.in_this_process {
-            UNKNOWN => UNKNOWN,
+            UNKNOWN_EPOCH => UNKNOWN_EPOCH,
             epoch => epoch.min(cache.latest_epoch()),
         };
         in_this_process.max(in_others)

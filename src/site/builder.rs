@@ -12,7 +12,7 @@ use crate::{
     event::Observer,
     layer::refresh::{explain, extensions::KnownTypes, response_extensions::DroppedTypes},
     mode::Mode,
-    timing::{DATABASE_PATIENCE, RETENTION, STATEMENT_TIMEOUT},
+    timing::{DATABASE_PATIENCE, DEFAULT_RETENTION, STATEMENT_TIMEOUT},
 };
 
 /// The settings of a [`Perennial`]; from [`Perennial::builder`].
@@ -46,7 +46,7 @@ impl Builder {
                 max_headers: 32 << 10,
                 max_regenerations: 16,
                 cache_status: true,
-                retention: RETENTION,
+                retention: DEFAULT_RETENTION,
                 revision: None,
                 explain_token: None,
                 mode: Mode::On,

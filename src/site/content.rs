@@ -12,7 +12,7 @@ use crate::{
     },
     key,
     policy::Refresh,
-    timing::RECHECK,
+    timing::RECHECK_INTERVAL,
 };
 
 /// A piece of generated content: bytes that are shared, not copied. `Display` reads them as UTF-8.
@@ -242,12 +242,12 @@ impl Perennial {
                  `sidebar/top-10` (keys of routes begin with `/`)"
             )));
         }
-        if key.len() > key::MOST_BYTES {
+        if key.len() > key::MAX_KEY_BYTES {
             return Err(Error::invalid(format!(
                 "the key of the content has {} bytes, more than {}: write a digest of the longer text, and none of \
                  what a visitor sends unchecked",
                 key.len(),
-                key::MOST_BYTES
+                key::MAX_KEY_BYTES
             )));
         }
         if parts::waits_for_itself(cache.site(), key) {
@@ -288,7 +288,7 @@ impl Perennial {
             Answer::Failed(failure) => Err(Error::generator(failure.error.into_inner())),
             Answer::Unavailable { retry_in } => Err(Error::unavailable(retry_in)),
             // The site shuts down, or a purge has overtaken the generator.
-            Answer::Pass(_) => Err(Error::unavailable(RECHECK)),
+            Answer::Pass(_) => Err(Error::unavailable(RECHECK_INTERVAL)),
         }
     }
 }

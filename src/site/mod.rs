@@ -256,8 +256,8 @@ impl Perennial {
 
     /// Returns the resources that were generated last. Not part of the public API.
     #[doc(hidden)]
-    pub async fn latest(&self, most: usize) -> Result<Vec<Entry>, Error> {
-        self.cache.listing.latest(most).await
+    pub async fn latest(&self, limit: usize) -> Result<Vec<Entry>, Error> {
+        self.cache.listing.latest(limit).await
     }
 
     /// Returns the entry of this key, as [`entries`](Self::entries) lists it.

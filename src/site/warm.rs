@@ -15,14 +15,14 @@ use crate::{
     cache::{
         Cache,
         listing::explain::Explanation,
-        parts::{self, Run},
+        parts::{self, RunContext},
     },
     event::{Bypass, Event, Served},
     layer::{
         future::oneshot,
         refresh::own_request::{OwnRequest, Purpose},
     },
-    timing::WARMING_AT_ONCE,
+    timing::WARM_CONCURRENCY,
 };
 
 /// A page for [`Perennial::warm`]: a path, a whole URI (if the host is part of the key), or a
@@ -169,7 +169,7 @@ impl Perennial {
     {
         let visits: Vec<Visit> = pages.into_iter().map(Into::into).collect();
         let of = visits.len();
-        let at_once = Arc::new(Semaphore::new(WARMING_AT_ONCE));
+        let at_once = Arc::new(Semaphore::new(WARM_CONCURRENCY));
         // The tasks below are not in this one's generator.
         let caller = parts::current();
         let (mut tasks, mut paths) = (JoinSet::new(), HashMap::new());
@@ -217,7 +217,7 @@ fn get(from: Request<()>, own_request: &OwnRequest) -> Request<Empty<Bytes>> {
 /// Returns the layer's answer to a GET like this request.
 async fn answer<S>(
     cache: &Cache,
-    caller: Option<Arc<Run>>,
+    caller: Option<Arc<RunContext>>,
     service: S,
     from: Request<()>,
     purpose: Purpose,

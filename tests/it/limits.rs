@@ -159,11 +159,11 @@ async fn rows_of_the_years_1_and_9999_are_read(db: Db) {
         }
         let probed = ask(&*store, Probe::new(&lease.name, Fence::NONE)).await;
         let entry = probed.entry.expect("is stored");
-        assert_eq!((entry.generated, entry.undated), (micros, is_ahead));
+        assert_eq!((entry.generated, entry.age_unknown), (micros, is_ahead));
         assert_eq!(entry.age.is_zero(), is_ahead);
         assert_eq!(probed.lock.remaining.is_zero(), !is_ahead);
         let row = ask(&*store, List::new("/", 1)).await.rows.remove(0);
-        assert_eq!((row.undated, row.interval), (is_ahead, Duration::ZERO));
+        assert_eq!((row.age_unknown, row.interval), (is_ahead, Duration::ZERO));
         let visited = db.site().await.entry("/").await.expect("answers");
         assert!(visited.is_some());
     }

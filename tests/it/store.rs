@@ -12,11 +12,11 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode};
 use perennial::locks::{LockKind, LockName};
 use perennial_store::{
-    Awaited, Backend, Begin, Begun, BreakLock, Count, Counted, Epoch, Evict, Extend, Fence, Finish,
-    Forget, Held, Inspect, Invalidate, Invalidated, Latest, LatestEpoch, LatestNames, LeaseRow,
-    List, NameList, NewEntry, Operation, Probe, Progress, PruneEntries, PruneInvalidations,
-    PruneLocks, PruneRequests, Publish, Purge, PurgedUntil, ROW, Release, Remove, Revoke, TryLock,
-    Unused,
+    Backend, Begin, Begun, BreakLock, Count, Counted, Epoch, Evict, Extend, Fence, Finish, Forget,
+    Held, Inspect, Invalidate, Invalidated, Latest, LatestEpoch, LatestNames, LeaseRow, List,
+    NameList, NewEntry, Operation, PeerLeaseState, Probe, PruneEntries, PruneInvalidations,
+    PruneLocks, PruneRequests, Publish, Purge, PurgedUntil, ROW_OVERHEAD, Release, Remove,
+    RequestProgress, Revoke, TryLock, Unused,
 };
 use tokio::task::JoinSet;
 
@@ -456,8 +456,8 @@ async fn pages_are_counted_and_the_latest_come_first(db: Db) {
     let counted = store.ask(Count {}).await.expect("answers");
     assert_eq!((counted.pages, counted.stale), (2, 1));
     assert_eq!(counted.bytes, 2 * size("/old"));
-    for (most, expected) in [(5, &["/new", "/old"][..]), (1, &["/new"])] {
-        let latest = store.ask(Latest { most }).await.expect("answers");
+    for (limit, expected) in [(5, &["/new", "/old"][..]), (1, &["/new"])] {
+        let latest = store.ask(Latest { limit }).await.expect("answers");
         let names: Vec<_> = latest.iter().map(|row| &*row.name).collect();
         assert_eq!(names, expected);
         assert!(latest[0].lock.owner.is_some() && latest[0].bytes == size("/new"));
@@ -501,7 +501,7 @@ async fn pages_leave_in_their_order_but_for_those_being_regenerated(db: Db) {
     assert!(ask(&*store, Release::new(&failing, cooldown)).await);
     tokio::time::sleep(Duration::from_millis(50)).await;
     let left = async || {
-        let latest = ask(&*store, Latest { most: ALL }).await;
+        let latest = ask(&*store, Latest { limit: ALL }).await;
         let mut left: Vec<_> = latest.into_iter().map(|row| row.name).collect();
         left.sort();
         left
@@ -517,7 +517,7 @@ async fn pages_leave_in_their_order_but_for_those_being_regenerated(db: Db) {
         let before = all.iter().filter(|name| !gone.contains(*name));
         let went: Vec<_> = before.filter(|name| !now.contains(name)).cloned().collect();
         assert_eq!(went.len(), 1, "{went:?}");
-        assert_eq!(freed, ROW + size(&went[0]));
+        assert_eq!(freed, ROW_OVERHEAD + size(&went[0]));
         gone.extend(went);
     }
     let order = [
@@ -533,7 +533,7 @@ async fn pages_leave_in_their_order_but_for_those_being_regenerated(db: Db) {
     assert_eq!(left().await, ["/failing", "/held"]);
     let counted = ask(&*store, Count {}).await;
     let sizes = size("/held") + size("/failing");
-    assert_eq!(counted.weight(), 2 * ROW + sizes);
+    assert_eq!(counted.weight(), 2 * ROW_OVERHEAD + sizes);
 }
 
 async fn nothing_is_published_after_a_takeover(db: Db) {
@@ -894,7 +894,7 @@ async fn sync_returns_the_state_of_each_awaited_page(db: Db) {
         let sync = Invalidated::new("", since, ALL, keys.to_vec());
         let synced = ask(&*store, sync).await;
         assert_eq!(synced.names, [("key:/a".to_owned(), epoch)]);
-        for (key, page) in keys.iter().zip(&synced.awaited) {
+        for (key, page) in keys.iter().zip(&synced.peer_leases) {
             let (fence, is_held) = match key.as_str() {
                 "/held" => (Fence::NONE, true),
                 key if key == long => (published.fence, true),
@@ -904,7 +904,7 @@ async fn sync_returns_the_state_of_each_awaited_page(db: Db) {
             assert_eq!((page.fence, is_as_long), (fence, is_held), "{key}");
             assert!(is_held || page.remaining.is_zero(), "{key}");
         }
-        assert_eq!(synced.awaited.len(), keys.len());
+        assert_eq!(synced.peer_leases.len(), keys.len());
         keys.reverse();
     }
     // More keys than one statement asks for.
@@ -912,20 +912,20 @@ async fn sync_returns_the_state_of_each_awaited_page(db: Db) {
     many[1200] = "/held".to_owned();
     let sync = Invalidated::new("", since, 0, many);
     let synced = ask(&*store, sync).await;
-    assert_eq!((synced.names.len(), synced.awaited.len()), (0, 1234));
+    assert_eq!((synced.names.len(), synced.peer_leases.len()), (0, 1234));
     let held = synced
-        .awaited
+        .peer_leases
         .iter()
         .position(|page| !page.remaining.is_zero());
     assert_eq!(held, Some(1200));
     assert!(ask(&*store, Release::new(&published, NONE)).await);
     let sync = Invalidated::new("", since, ALL, vec![long]);
     let synced = ask(&*store, sync).await;
-    let released = [Awaited {
+    let released = [PeerLeaseState {
         fence: published.fence,
         remaining: NONE,
     }];
-    assert_eq!(synced.awaited, released);
+    assert_eq!(synced.peer_leases, released);
 }
 
 async fn purged_page_is_removed_and_its_running_generation_is_refused(db: Db) {
@@ -1377,12 +1377,12 @@ async fn entry_from_before_the_clock_was_set_back_has_no_age(db: Db) {
     // The largest difference between clocks.
     shift_clock(&db, -2).await;
     let ahead = entry().await;
-    assert!(!ahead.undated && ahead.age < LEASE, "{ahead:?}");
+    assert!(!ahead.age_unknown && ahead.age < LEASE, "{ahead:?}");
     shift_clock(&db, -3600).await;
-    assert!(entry().await.undated);
+    assert!(entry().await.age_unknown);
     shift_clock(&db, 2 * 3600).await;
     let dated = entry().await;
-    assert!(!dated.undated && dated.age >= LEASE - HANG, "{dated:?}");
+    assert!(!dated.age_unknown && dated.age >= LEASE - HANG, "{dated:?}");
 }
 
 async fn a_cooldown_does_not_end_when_the_clock_is_set_back(db: Db) {
@@ -1433,10 +1433,10 @@ async fn begun(store: &dyn Backend, begin: Begin) -> String {
         Begun::Own => "own".to_owned(),
         Begun::Other { fingerprint, .. } if fingerprint != fingerprint_sent => fingerprint,
         Begun::Other { progress, .. } => match progress {
-            Progress::Running => "running".to_owned(),
-            Progress::Unknown => "unknown".to_owned(),
-            Progress::Done(None) => "not stored".to_owned(),
-            Progress::Done(Some(response)) => {
+            RequestProgress::Running => "running".to_owned(),
+            RequestProgress::Unknown => "unknown".to_owned(),
+            RequestProgress::Done(None) => "not stored".to_owned(),
+            RequestProgress::Done(Some(response)) => {
                 let body = response.into_body();
                 std::str::from_utf8(&body).expect("text").to_owned()
             }
@@ -1578,7 +1578,7 @@ async fn requests_have_any_name_and_any_response(db: Db) {
         let finish = Finish::new(name, "o'$2\\", Some(response.clone()), HOUR);
         assert!(ask(&*store, finish).await);
         let Begun::Other {
-            progress: Progress::Done(Some(stored)),
+            progress: RequestProgress::Done(Some(stored)),
             ..
         } = ask(&*store, begin(name, "b")).await
         else {

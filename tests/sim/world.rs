@@ -12,7 +12,7 @@ use perennial::{
     Error,
     locks::{LockKind, LockName},
 };
-use perennial_store::{Begin, Begun, Call, Held, Progress, Reply, timing::seed_pauses};
+use perennial_store::{Begin, Begun, Call, Held, Reply, RequestProgress, timing::seed_pauses};
 use tokio::{runtime::Handle, task::JoinSet, time::Instant};
 
 use crate::{
@@ -404,7 +404,7 @@ impl World {
             let begin = Begin::new(row.as_str(), "judge", "", minute, minute, None);
             if let Reply::Begin(Begun::Other { progress, .. }) =
                 self.ground.store.apply(&begin.into())
-                && !matches!(progress, Progress::Done(_))
+                && !matches!(progress, RequestProgress::Done(_))
             {
                 self.ground.note(0, What::Unknown { name });
             }

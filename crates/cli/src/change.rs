@@ -7,8 +7,9 @@ use perennial::{
 };
 
 use crate::{
-    Consent, Failure, Result, Target, look,
+    Consent, Failure, Result, Target,
     print::{self, time},
+    show,
 };
 
 /// The largest number of matching entries that is counted.
@@ -65,7 +66,7 @@ pub(crate) async fn purge(site: &Perennial, target: &Target, consent: &Consent) 
     let Target { key, tag, prefix } = target;
     let mut what = matching(site, target).await?;
     if let Some(key) = key {
-        let entry = look::entry(site, key).await?;
+        let entry = show::entry(site, key).await?;
         what = format!(
             "{key:?} and its variants ({} bytes, {} old)",
             entry.bytes,

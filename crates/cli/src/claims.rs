@@ -38,7 +38,7 @@ pub(crate) async fn show(
         _ => "TEXT",
     };
     // Ages are by the database's clock.
-    let now = dialect.write("{now}", "");
+    let now = dialect.render("{now}", "");
     let sql = format!(
         "SELECT CAST({lock} AS {text}), count(*), {ends}, {now} FROM {table} WHERE {lock} NOT LIKE '-%' GROUP BY {lock} ORDER BY 2 DESC LIMIT 1000"
     );

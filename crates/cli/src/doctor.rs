@@ -1,14 +1,14 @@
 //! `perennial doctor`: checks of the database and its settings, each with a remedy.
 
 mod durability;
-mod patient;
+mod examined;
 mod server;
 
 use serde_json::json;
 
 use crate::{Failure, Result, open::Source, print};
 
-use patient::Patient;
+use examined::ExaminedDatabase;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Verdict {
@@ -89,13 +89,13 @@ pub(crate) async fn run(
             )));
         }
     }
-    let mut patient = Patient::open(source).await?;
+    let mut examined = ExaminedDatabase::open(source).await?;
     let mut findings = Vec::new();
     for (id, _) in CHECKS {
         if !chosen.is_empty() && !chosen.iter().any(|name| name == id) {
             continue;
         }
-        let checked = tokio::time::timeout(source.timeout(), patient.check(id)).await;
+        let checked = tokio::time::timeout(source.timeout(), examined.check(id)).await;
         let (verdict, text) = match checked {
             Ok(Ok(Some(found))) => found,
             Ok(Ok(None)) => (Verdict::Skipped, "not for this kind of database".to_owned()),

@@ -14,7 +14,7 @@ use ureq::{
 use crate::{Failure, Result, print};
 
 /// The largest explanation, in bytes.
-const LARGEST: u64 = 1 << 20;
+const MAX_ANSWER_BYTES: u64 = 1 << 20;
 
 #[derive(Args)]
 pub(crate) struct ExplainOptions {
@@ -112,7 +112,7 @@ impl ExplainOptions {
             |error: ureq::Error| Failure::Failed(format!("{url} does not answer: {error}"));
         let mut response = request.call().map_err(failed)?;
         let (status, headers) = (response.status(), response.headers().clone());
-        let body = response.body_mut().with_config().limit(LARGEST);
+        let body = response.body_mut().with_config().limit(MAX_ANSWER_BYTES);
         let text = body.read_to_string().unwrap_or_default();
         match serde_json::from_str(&text) {
             Ok(Value::Object(fields)) if fields.contains_key("served") => Ok(Value::Object(fields)),

@@ -6,12 +6,12 @@ mod doctor;
 mod explain;
 #[cfg(target_os = "linux")]
 mod keep;
-mod look;
 mod open;
 mod print;
 #[cfg(unix)]
 mod processes;
 mod run;
+mod show;
 mod watch;
 
 use std::{process::ExitCode, time::Duration};
@@ -301,12 +301,12 @@ async fn carry_out(options: Options) -> Result {
 
 async fn on_site(site: &Perennial, command: Command, json: bool) -> Result {
     match command {
-        Command::Status => look::status(site, json).await,
-        Command::Entries(options) => look::entries(site, &options, json).await,
-        Command::Show { key, body: true } => look::body(site, &key).await,
-        Command::Show { key, body: false } => look::show(site, &key, json).await,
-        Command::History { key } => look::history(site, &key, json).await,
-        Command::Locks { kind } => look::locks(site, kind, json).await,
+        Command::Status => show::status(site, json).await,
+        Command::Entries(options) => show::entries(site, &options, json).await,
+        Command::Show { key, body: true } => show::body(site, &key).await,
+        Command::Show { key, body: false } => show::show(site, &key, json).await,
+        Command::History { key } => show::history(site, &key, json).await,
+        Command::Locks { kind } => show::locks(site, kind, json).await,
         Command::Invalidate { target, consent } => {
             change::invalidate(site, &target, &consent).await
         }

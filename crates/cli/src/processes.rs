@@ -12,10 +12,10 @@ use rustix::process::{getpid, kill_process};
 use tokio::time::{Instant, sleep};
 
 /// The time between two looks at the processes that are left.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The time after which a process that KILL has not ended will not end.
-const KILLED: Duration = Duration::from_secs(5);
+const KILL_WAIT: Duration = Duration::from_secs(5);
 
 /// The processes of a command.
 pub(crate) struct Processes {
@@ -84,14 +84,14 @@ impl Processes {
         let since = Instant::now();
         // A process that starts others meanwhile is met again.
         while self.signal(Signal::KILL) {
-            if since.elapsed() >= KILLED {
+            if since.elapsed() >= KILL_WAIT {
                 print_line(format_args!(
                     "cannot end {}, which this user may not kill",
                     named(&self.living())
                 ));
                 return;
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -113,7 +113,7 @@ impl Processes {
             if since.elapsed() >= limit {
                 return false;
             }
-            sleep(LOOK.min(limit)).await;
+            sleep(POLL_INTERVAL.min(limit)).await;
         }
         true
     }

@@ -15,12 +15,12 @@ use crate::processes::Processes;
 use crate::{Failure, Result, open::Source, print};
 
 /// The exit status if the lock is taken, as EX_TEMPFAIL of sysexits.
-const BUSY: u8 = 75;
+const EXIT_BUSY: u8 = 75;
 /// The time after which a signal is sent again to a command that has not started yet.
 #[cfg(unix)]
-const STARTING: Duration = Duration::from_millis(10);
+const START_POLL: Duration = Duration::from_millis(10);
 /// The exit status if the lease was lost.
-const LOST: u8 = 74;
+const EXIT_LOST: u8 = 74;
 
 #[derive(Args)]
 pub(crate) struct RunOptions {
@@ -31,7 +31,7 @@ pub(crate) struct RunOptions {
     #[arg(long, short, value_name = "TIME", num_args = 0..=1, require_equals = true, value_parser = parse_duration)]
     wait: Option<Option<Duration>>,
     /// The exit status if the lock is taken.
-    #[arg(long, short = 'E', default_value_t = BUSY)]
+    #[arg(long, short = 'E', default_value_t = EXIT_BUSY)]
     conflict_exit_code: u8,
     /// The length of the lease, which is extended while the command runs: the time after which the
     /// lock of a machine that has died is free.
@@ -155,7 +155,7 @@ impl RunOptions {
                     "the lock {:?} was lost, and the command was ended",
                     self.name
                 );
-                Err(Failure::Status(LOST, Some(why)))
+                Err(Failure::Status(EXIT_LOST, Some(why)))
             }
         }
     }
@@ -269,17 +269,17 @@ impl Started {
 /// The signals that would end this program in place of the command, and the end of a child.
 #[cfg(unix)]
 struct Signals {
-    passed_on: [Heard; 6],
+    passed_on: [OptionalSignal; 6],
     #[cfg(target_os = "linux")]
-    child: Heard,
+    child: OptionalSignal,
 }
 
 /// A signal that this program listens for. `None`: it is ignored, as whoever started this program wanted it.
 #[cfg(unix)]
-struct Heard(Option<tokio::signal::unix::Signal>);
+struct OptionalSignal(Option<tokio::signal::unix::Signal>);
 
 #[cfg(unix)]
-impl Heard {
+impl OptionalSignal {
     async fn recv(&mut self) {
         match &mut self.0 {
             Some(signal) => drop(signal.recv().await),
@@ -321,24 +321,24 @@ impl Signals {
         {
             use tokio::signal::unix::{SignalKind, signal};
             let ignored = ignored_signals();
-            let heard = |kind: SignalKind| -> Result<Heard> {
+            let listen_for = |kind: SignalKind| -> Result<OptionalSignal> {
                 if ignored.contains(kind) {
-                    return Ok(Heard(None));
+                    return Ok(OptionalSignal(None));
                 }
-                let heard = signal(kind).map_err(|error| Failure::Failed(error.to_string()));
-                Ok(Heard(Some(heard?)))
+                let stream = signal(kind).map_err(|error| Failure::Failed(error.to_string()));
+                Ok(OptionalSignal(Some(stream?)))
             };
             Ok(Self {
                 passed_on: [
-                    heard(SignalKind::terminate())?,
-                    heard(SignalKind::hangup())?,
-                    heard(SignalKind::user_defined1())?,
-                    heard(SignalKind::user_defined2())?,
-                    heard(SignalKind::interrupt())?,
-                    heard(SignalKind::quit())?,
+                    listen_for(SignalKind::terminate())?,
+                    listen_for(SignalKind::hangup())?,
+                    listen_for(SignalKind::user_defined1())?,
+                    listen_for(SignalKind::user_defined2())?,
+                    listen_for(SignalKind::interrupt())?,
+                    listen_for(SignalKind::quit())?,
                 ],
                 #[cfg(target_os = "linux")]
-                child: heard(SignalKind::child())?,
+                child: listen_for(SignalKind::child())?,
             })
         }
         #[cfg(not(unix))]
@@ -372,7 +372,7 @@ impl Signals {
                     () = usr2.recv() => (Signal::USR2, false),
                     () = int.recv() => (Signal::INT, true),
                     () = quit.recv() => (Signal::QUIT, true),
-                    () = tokio::time::sleep(STARTING), if !early.is_empty() => {
+                    () = tokio::time::sleep(START_POLL), if !early.is_empty() => {
                         early.retain(|signal| !started.signal(*signal));
                         continue;
                     }

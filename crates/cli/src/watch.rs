@@ -6,7 +6,7 @@ use std::{
 use perennial::Perennial;
 use perennial_admin::Report;
 
-use crate::{Result, look, print};
+use crate::{Result, print, show};
 
 /// Clears a terminal and moves to its upper left corner.
 const CLEAR: &str = "\u{1b}[2J\u{1b}[H";
@@ -16,11 +16,11 @@ pub(crate) async fn watch(site: &Perennial, every: Duration) -> Result {
     tokio::select! {
         biased;
         _ = tokio::signal::ctrl_c() => Ok(()),
-        failed = looks(site, every) => failed,
+        failed = refresh_until_stopped(site, every) => failed,
     }
 }
 
-async fn looks(site: &Perennial, every: Duration) -> Result {
+async fn refresh_until_stopped(site: &Perennial, every: Duration) -> Result {
     let mut ticks = tokio::time::interval(every.max(Duration::from_millis(100)));
     loop {
         ticks.tick().await;
@@ -28,11 +28,11 @@ async fn looks(site: &Perennial, every: Duration) -> Result {
         if io::stdout().is_terminal() {
             print::line(CLEAR);
             let latest = std::mem::take(&mut report.latest);
-            look::summary(report);
+            show::summary(report);
             print::line("");
-            look::locks(site, None, false).await?;
+            show::locks(site, None, false).await?;
             print::line("");
-            look::latest(latest);
+            show::latest(latest);
         } else {
             print::line(&format!(
                 "{} pages, {} stale, {} in cooldown, {} locks held",

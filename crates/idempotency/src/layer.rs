@@ -13,7 +13,7 @@ use tower::Layer;
 use crate::{
     IdempotencyService, Scope,
     key::key_of,
-    timing::{REQUEST_RUNS, UNKNOWN_OUTCOME_LOG},
+    timing::{RUNNING_LIMIT, UNKNOWN_OUTCOME_LOG_INTERVAL},
 };
 
 const DAY: Duration = Duration::from_hours(24);
@@ -75,7 +75,7 @@ impl IdempotencyLayer {
             optional: false,
             lifetime: DAY,
             max_body: 1 << 20,
-            unknown_after: REQUEST_RUNS,
+            unknown_after: RUNNING_LIMIT,
             run_again: None,
             prunes: Arc::new(Mutex::new(Instant::now())),
             logged: Arc::new(Mutex::new(LoggedOutcomes {
@@ -91,7 +91,7 @@ impl IdempotencyLayer {
         let (mut logged, now) = (locked(&self.logged), Instant::now());
         if now >= logged.until {
             logged.names.clear();
-            logged.until = now + UNKNOWN_OUTCOME_LOG;
+            logged.until = now + UNKNOWN_OUTCOME_LOG_INTERVAL;
         }
         logged.names.len() < 100 && logged.names.insert(name.to_owned())
     }

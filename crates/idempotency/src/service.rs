@@ -27,7 +27,8 @@ use super::{
     state::{self, Ending},
 };
 use crate::timing::{
-    BEGIN_TRIES, RESPONSE_PAUSES, RESPONSE_RETRY, RESPONSE_RETRY_AT_SHUTDOWN, UNKNOWN_OUTCOME,
+    BEGIN_TRIES, RESPONSE_PAUSES, RESPONSE_RETRY_LIMIT, RESPONSE_RETRY_LIMIT_AT_SHUTDOWN,
+    UNKNOWN_OUTCOME_RETENTION,
 };
 
 /// A service that runs each request once; see [`IdempotencyLayer`].
@@ -83,7 +84,7 @@ where
                 owner: layer.locks.owner(),
                 fingerprint: fingerprint(&parts, &body),
                 length: layer.run_again.unwrap_or(layer.unknown_after),
-                retention: layer.lifetime.max(UNKNOWN_OUTCOME),
+                retention: layer.lifetime.max(UNKNOWN_OUTCOME_RETENTION),
                 again: layer.run_again,
             };
             let response = service.oneshot(Request::from_parts(parts, ReqBody::from(body)));
@@ -176,13 +177,13 @@ impl IdempotencyLayer {
     /// Stores the response, or the note that there was one. Drops `trying` after the first try.
     async fn finish(self, mut finish: Finish, trying: channel::Sender<()>) {
         let mut trying = Some(trying);
-        let mut until = Instant::now() + RESPONSE_RETRY;
+        let mut until = Instant::now() + RESPONSE_RETRY_LIMIT;
         let mut backoff = Backoff::new(RESPONSE_PAUSES).random();
         loop {
             let reply = self.locks.store().call(finish.clone()).await;
             let now = Instant::now();
             if self.locks.tasks().is_closed() {
-                until = until.min(now + RESPONSE_RETRY_AT_SHUTDOWN);
+                until = until.min(now + RESPONSE_RETRY_LIMIT_AT_SHUTDOWN);
             }
             let next = state::finished(&reply, finish.response.is_some(), now > until);
             let (name, error) = (&finish.name, reply.err().map(|error| format!("{error:#}")));

@@ -1,6 +1,6 @@
 //! The decisions about a request with an `Idempotency-Key`: no I/O, and no clock.
 
-use perennial_store::{Begun, Error, Progress};
+use perennial_store::{Begun, Error, RequestProgress};
 
 /// The answer to a request without a run of the service.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,9 +30,9 @@ pub(super) fn begun<C>(fingerprint: &str, begun: Option<Begun<C>>) -> Option<Ans
             progress,
         }) => match progress {
             _ if first != fingerprint => Answer::OtherRequest,
-            Progress::Running => Answer::InProgress,
-            Progress::Unknown => Answer::Unknown,
-            Progress::Done(response) => response.map_or(Answer::NotStored, Answer::Replay),
+            RequestProgress::Running => Answer::InProgress,
+            RequestProgress::Unknown => Answer::Unknown,
+            RequestProgress::Done(response) => response.map_or(Answer::NotStored, Answer::Replay),
         },
     })
 }

@@ -17,17 +17,17 @@ pub(crate) const RETRY_IN_PROGRESS: Duration = Duration::from_secs(1);
 pub(crate) const RETRY_AFTER_FAILURE: Duration = Duration::from_secs(5);
 
 /// The default time for which an idempotent request without a response counts as running.
-pub(crate) const REQUEST_RUNS: Duration = Duration::from_secs(60);
+pub(crate) const RUNNING_LIMIT: Duration = Duration::from_secs(60);
 
 /// The time for which the storing of an idempotent request's response is tried again. A failover
 /// takes half a minute.
-pub(crate) const RESPONSE_RETRY: Duration = Duration::from_mins(10);
+pub(crate) const RESPONSE_RETRY_LIMIT: Duration = Duration::from_mins(10);
 
 /// The longest time for which a process that shuts down tries to store a response.
-pub(crate) const RESPONSE_RETRY_AT_SHUTDOWN: Duration = Duration::from_secs(10);
+pub(crate) const RESPONSE_RETRY_LIMIT_AT_SHUTDOWN: Duration = Duration::from_secs(10);
 
 /// The minimum retention of the row of a request whose outcome is unknown.
-pub(crate) const UNKNOWN_OUTCOME: Duration = Duration::from_hours(24 * 90);
+pub(crate) const UNKNOWN_OUTCOME_RETENTION: Duration = Duration::from_hours(24 * 90);
 
 /// The time between two lines of the log about one request of unknown outcome.
-pub(crate) const UNKNOWN_OUTCOME_LOG: Duration = Duration::from_mins(1);
+pub(crate) const UNKNOWN_OUTCOME_LOG_INTERVAL: Duration = Duration::from_mins(1);

@@ -125,7 +125,7 @@ impl Claims {
         self
     }
 
-    /// Claims up to `most` rows without a claim or with an expired one. The claim may be empty.
+    /// Claims up to `limit` rows without a claim or with an expired one. The claim may be empty.
     ///
     /// A statement without an answer is followed by the question which rows it has claimed, and, if it has
     /// none, by another try: four times the statement timeout at most.
@@ -135,25 +135,25 @@ impl Claims {
     /// [`Invalid`](crate::ErrorKind::Invalid): a name, a condition or a column's type cannot be
     /// used. Or the database fails. Rows that it claims later, also after a drop of the future, are
     /// released by this process within a quarter of an hour.
-    pub async fn claim(&self, most: u32) -> Result<Claim, Error> {
-        match self.try_claim(most).await? {
+    pub async fn claim(&self, limit: u32) -> Result<Claim, Error> {
+        match self.try_claim(limit).await? {
             Ok(claim) => Ok(claim),
             // The connection was closed while it was idle, for example. What the statement may still
             // claim is released.
-            Err(_) => self.try_claim(most).await?,
+            Err(_) => self.try_claim(limit).await?,
         }
     }
 
     /// Claims once. The inner error: the statement failed, and the database, which answers, shows no row that
     /// it has claimed.
-    async fn try_claim(&self, most: u32) -> Result<Result<Claim, Error>, Error> {
+    async fn try_claim(&self, limit: u32) -> Result<Result<Claim, Error>, Error> {
         let mut claim = Claim {
             table: self.table.clone(),
             lock_id: uuid::Uuid::new_v4().simple().to_string(),
             ids: Vec::new(),
             begun: Instant::now(),
         };
-        let claiming = self.table.claiming(&claim.lock_id, most)?;
+        let claiming = self.table.claiming(&claim.lock_id, limit)?;
         let mut unconfirmed = UnconfirmedClaim {
             claims: self,
             lock_id: &claim.lock_id,

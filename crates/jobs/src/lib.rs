@@ -71,8 +71,9 @@ mod tests {
             ),
         ] {
             let protocol = words(protocol);
-            let [mark, mark_after] = [false, true]
-                .map(|is_after| dialect.write(&crate::once::mark(dialect, is_after), "perennial_"));
+            let [mark, mark_after] = [false, true].map(|is_after| {
+                dialect.render(&crate::once::mark(dialect, is_after), "perennial_")
+            });
             for statement in [&*mark, &*mark_after, crate::claims::CLAIM.of(dialect)] {
                 let statement = words(statement);
                 assert!(

@@ -10,7 +10,7 @@ use http::Response;
 
 use crate::rows::{
     Begun, Counted, EntryRow, LeaseRow, Listed, LockRow, NameList, NewEntry, Numbered, Probed,
-    Pruned, Synced, Tried, Unused,
+    Pruned, Synced, TryLockResult, Unused,
 };
 use crate::{
     error::BoxError,
@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// The largest number of names, or of ids, in one call.
-pub const MOST_NAMES: usize = 500;
+pub const MAX_NAMES: usize = 500;
 
 pub type CallFuture<'a> = Pin<Box<dyn Future<Output = Result<Reply, BoxError>> + Send + 'a>>;
 
@@ -170,7 +170,7 @@ calls! {
     /// fence, and is taken with any `seen`. An owner that already holds the lock (its answer was
     /// lost) gets its fence and the length again.
     TryLock "try-lock" writes [name: LockName, owner: String]
-        { length: Duration, seen: Option<Fence> } -> Tried;
+        { length: Duration, seen: Option<Fence> } -> TryLockResult;
 
     /// Extends the lease to `length` from now, if the lease has not expired; `false`: the lease is
     /// lost.
@@ -191,7 +191,7 @@ calls! {
     /// Removes the entry under the lease; `false`: there is none, or the lease has been overtaken.
     Remove "remove" writes [lease: LeaseRow] {} -> bool;
 
-    /// Stores an invalidation of each of these names, at least one and at most [`MOST_NAMES`], and
+    /// Stores an invalidation of each of these names, at least one and at most [`MAX_NAMES`], and
     /// returns their new epoch. A name has at most 255 bytes and no NUL. All are stored, or none. A
     /// stored name that begins with `revision:` keeps its first epoch, and the returned number is
     /// unspecified.
@@ -202,14 +202,14 @@ calls! {
     Invalidate "invalidate" writes [] { names: Vec<String> } -> Epoch;
 
     /// Returns three lists, all of one moment: the first invalidated names after the epoch `since`,
-    /// each with its latest epoch, in the order of epochs; the states of the pages of the `awaited`
-    /// keys, in the order of the keys; and the first `most` rows of the outbox whose ids follow
-    /// `after`, in the order of ids. Of names, there are more than `most` if as many follow, and those
-    /// with one epoch are all in the answer or none is; if `most` is zero, there are none.
+    /// each with its latest epoch, in the order of epochs; the states of the leases of the `peer_keys`
+    /// keys, in the order of the keys; and the first `limit` rows of the outbox whose ids follow
+    /// `after`, in the order of ids. Of names, there are more than `limit` if as many follow, and those
+    /// with one epoch are all in the answer or none is; if `limit` is zero, there are none.
     Invalidated "sync" reads [after: String]
-        { since: Epoch, most: usize, awaited: Vec<String> } -> Synced;
+        { since: Epoch, limit: usize, peer_keys: Vec<String> } -> Synced;
 
-    /// Numbers the committed rows of the outbox with these ids, at most [`MOST_NAMES`]: stores the
+    /// Numbers the committed rows of the outbox with these ids, at most [`MAX_NAMES`]: stores the
     /// invalidations of their names, as [`Invalidate`] does, and then removes the rows. Rows that
     /// are not there, are not committed, or that somebody has locked are left out. A row that
     /// cannot be stored stops no other one.
@@ -218,7 +218,7 @@ calls! {
     /// PostgreSQL a name may then get two epochs, which makes its pages stale twice.
     Number "number" writes [] { ids: Vec<String> } -> Numbered;
 
-    /// Removes the rows of the outbox with these ids, at most [`MOST_NAMES`], that were
+    /// Removes the rows of the outbox with these ids, at most [`MAX_NAMES`], that were
     /// [numbered](Number) and could not be removed. Returns the ids that still cannot be removed.
     Discard "discard" writes [] { ids: Vec<String> } -> Vec<String>;
 
@@ -230,21 +230,21 @@ calls! {
     PurgedUntil "sync-purged" reads [] {} -> Epoch;
 
     /// Returns the latest names of a list whose epochs are smaller than `before`, each with its epoch.
-    /// There are more than `most` if the list has as many, and names with one epoch are all in the
+    /// There are more than `limit` if the list has as many, and names with one epoch are all in the
     /// answer or none is.
-    LatestNames "sync-latest" reads [] { list: NameList, before: Epoch, most: usize }
+    LatestNames "sync-latest" reads [] { list: NameList, before: Epoch, limit: usize }
         -> Vec<(String, Epoch)>;
 
     /// Removes the pages of `key` and of its variants (keys that begin with `key` and a `#`, and
     /// are stored so), and takes their locks from the holders.
     Purge "purge" writes [key: String] {} -> ();
 
-    /// Returns the first `most` pages whose names are not less than `from`, in the order of names.
+    /// Returns the first `limit` pages whose names are not less than `from`, in the order of names.
     /// `from` has at most 255 bytes and no NUL, and is not empty.
-    List "list" reads [from: String] { most: usize } -> Listed;
+    List "list" reads [from: String] { limit: usize } -> Listed;
 
-    /// Returns the `most` pages that were generated last, the latest one first.
-    Latest "latest" reads [] { most: usize } -> Vec<EntryRow>;
+    /// Returns the `limit` pages that were generated last, the latest one first.
+    Latest "latest" reads [] { limit: usize } -> Vec<EntryRow>;
 
     /// Counts the stored pages.
     Count "count" reads [] {} -> Counted;
@@ -298,7 +298,7 @@ calls! {
     /// retention is over. An owner that has begun the request already (its reply was lost) gets the
     /// same answer again.
     ///
-    /// The request counts as [running](crate::Progress::Running) for `length`. Its row stays for
+    /// The request counts as [running](crate::RequestProgress::Running) for `length`. Its row stays for
     /// `retention`, unless a [`Finish`] or a [`Forget`] comes before. With `again`, this owner
     /// takes over an unfinished request with the same fingerprint, if at least the time `again` has
     /// passed since its begin.
@@ -315,6 +315,6 @@ calls! {
     /// any owner of the row. `false`: there is no such row.
     Forget "forget" writes [name: String] { owner: Option<String> } -> bool;
 
-    /// Removes the first `most` requests whose retention is over, and returns their number.
-    PruneRequests "prune-requests" writes [] { most: u32 } -> u64;
+    /// Removes the first `limit` requests whose retention is over, and returns their number.
+    PruneRequests "prune-requests" writes [] { limit: u32 } -> u64;
 }

@@ -113,7 +113,7 @@ impl Error {
     }
 
     /// Returns the error of an operation that was not tried.
-    pub fn failing(operation: &str) -> Self {
+    pub fn failed_recently(operation: &str) -> Self {
         let message = format!("{operation}: the database failed a moment ago");
         Self::with_message(ErrorKind::Failing, message)
     }
@@ -277,7 +277,7 @@ mod tests {
         ] {
             assert_eq!(Error::operation("publish", source).kind(), kind);
         }
-        assert_eq!(Error::failing("sync").kind(), ErrorKind::Failing);
+        assert_eq!(Error::failed_recently("sync").kind(), ErrorKind::Failing);
         let schema = Error::with_message(ErrorKind::Schema, "of a newer release");
         assert_eq!(Error::operation("sync", schema).kind(), ErrorKind::Schema);
     }

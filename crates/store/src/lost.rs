@@ -12,7 +12,7 @@ use tracing::Instrument;
 use crate::timing::UNDO_AFTER;
 
 /// The most lost replies that are remembered at a time. Calls beyond this number are not undone.
-const MOST: usize = 1_000;
+const MAX_LOST_REPLIES: usize = 1_000;
 
 /// The lost replies that are remembered.
 #[derive(Clone)]
@@ -20,7 +20,7 @@ pub struct LostReplies(Arc<Semaphore>);
 
 impl Default for LostReplies {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(MOST)))
+        Self(Arc::new(Semaphore::new(MAX_LOST_REPLIES)))
     }
 }
 
@@ -65,16 +65,16 @@ mod tests {
             });
         };
         let [first, .., last] = UNDO_AFTER;
-        for _ in 0..MOST {
+        for _ in 0..MAX_LOST_REPLIES {
             lose();
         }
         // Now each has begun.
         tokio::time::sleep(first / 2).await;
-        for _ in 0..MOST {
+        for _ in 0..MAX_LOST_REPLIES {
             lose();
         }
         tokio::time::sleep(2 * last).await;
-        assert_eq!(undone.swap(0, SeqCst), MOST * UNDO_AFTER.len());
+        assert_eq!(undone.swap(0, SeqCst), MAX_LOST_REPLIES * UNDO_AFTER.len());
         lose();
         tokio::time::sleep(2 * last).await;
         assert_eq!(undone.load(SeqCst), UNDO_AFTER.len());

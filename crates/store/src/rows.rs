@@ -11,13 +11,13 @@ use crate::{
 
 #[derive(Debug, Default)]
 pub struct Probed {
-    pub entry: Option<Entry>,
+    pub entry: Option<StoredEntry>,
     pub lock: LockState,
     pub epoch: Epoch,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tried {
+pub struct TryLockResult {
     /// The fence of the lease; `None`: the lock was not taken.
     pub fence: Option<Fence>,
     /// The statement was sent again, and the database may carry the first sending out later.
@@ -76,14 +76,14 @@ pub fn stored_size(content: &Response<Bytes>, metadata: &str) -> u64 {
 }
 
 #[derive(Debug)]
-pub struct Entry {
+pub struct StoredEntry {
     pub fence: Fence,
     /// The time since the publish; zero if the clock was set back.
     pub age: Duration,
     /// The time of the publish, in microseconds since 1970.
     pub generated: i64,
     /// The age is unknown, as the database's clock was set back.
-    pub undated: bool,
+    pub age_unknown: bool,
     pub content: Response<Bytes>,
     pub epoch: Epoch,
     pub metadata: String,
@@ -96,7 +96,7 @@ pub struct EntryRow {
     pub fence: Fence,
     /// The time since the publish; zero if the clock was set back.
     pub age: Duration,
-    pub undated: bool,
+    pub age_unknown: bool,
     pub interval: Duration,
     pub epoch: Epoch,
     pub status: u16,
@@ -185,12 +185,12 @@ pub struct Counted {
 impl Counted {
     /// Returns the approximate size of the rows, in bytes.
     pub fn weight(&self) -> u64 {
-        self.bytes + self.pages * ROW
+        self.bytes + self.pages * ROW_OVERHEAD
     }
 }
 
 /// The approximate size of a page's row beside its [size](NewEntry::size): the history, the lock, the indexes.
-pub const ROW: u64 = 2 << 10;
+pub const ROW_OVERHEAD: u64 = 2 << 10;
 
 /// The state of a lock in a [`Probed`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -219,7 +219,7 @@ impl Default for LockState {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Synced {
     pub names: Vec<(String, Epoch)>,
-    pub awaited: Vec<Awaited>,
+    pub peer_leases: Vec<PeerLeaseState>,
     /// Invalidations that transactions of the application have committed, and that have no epoch
     /// yet.
     pub committed: Vec<OutboxRow>,
@@ -245,7 +245,7 @@ pub struct Numbered {
 
 /// The state of a page in a [`Synced`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Awaited {
+pub struct PeerLeaseState {
     /// The fence of the stored version; [`Fence::NONE`] if there is none.
     pub fence: Fence,
     /// The time until the lease of its lock ends; zero in a cooldown.
@@ -253,7 +253,7 @@ pub struct Awaited {
 }
 
 /// A page without a version that nobody generates.
-impl Default for Awaited {
+impl Default for PeerLeaseState {
     fn default() -> Self {
         Self {
             fence: Fence::NONE,
@@ -279,12 +279,12 @@ pub enum Begun<C = Response<Bytes>> {
     /// The request was begun by another owner, or has finished.
     Other {
         fingerprint: String,
-        progress: Progress<C>,
+        progress: RequestProgress<C>,
     },
 }
 
 #[derive(Clone, Debug)]
-pub enum Progress<C = Response<Bytes>> {
+pub enum RequestProgress<C = Response<Bytes>> {
     Running,
     /// The request was begun longer ago than it may count as running, and has not finished.
     Unknown,

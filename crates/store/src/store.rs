@@ -14,7 +14,7 @@ use crate::{
     lost::LostReplies,
     sql::Tables,
     store_event::StoreEvent,
-    timing::{FAILURE_COUNTS, RECHECK, within},
+    timing::{FAILURE_MEMORY, RECHECK_INTERVAL, within},
 };
 
 /// A store, whose calls have a time limit. The first failure of a kind of call is logged as an
@@ -117,19 +117,19 @@ impl Store {
     pub async fn read<O: Operation>(&self, operation: O) -> Result<O::Answer, Error> {
         if let Some(tried) = &mut *locked(&self.0.unread) {
             let now = Instant::now();
-            if now < *tried + RECHECK {
-                return Err(Error::failing(O::NAME));
+            if now < *tried + RECHECK_INTERVAL {
+                return Err(Error::failed_recently(O::NAME));
             }
             *tried = now;
         }
         let since = Instant::now();
         let result = self.call(operation).await;
-        self.has_read(since, result.is_ok());
+        self.record_read(since, result.is_ok());
         result
     }
 
     /// Records whether the database answered a read that began at `since`.
-    pub fn has_read(&self, since: Instant, answered: bool) {
+    pub fn record_read(&self, since: Instant, answered: bool) {
         let mut unread = locked(&self.0.unread);
         if answered {
             *unread = None;
@@ -139,7 +139,7 @@ impl Store {
     }
 
     /// Returns true if the database is known to keep requests waiting.
-    pub fn fails(&self) -> bool {
+    pub fn is_failing(&self) -> bool {
         locked(&self.0.unread).is_some()
     }
 
@@ -173,7 +173,7 @@ impl Store {
             match error {
                 Some(_) => is_known = failing.insert(operation, Instant::now()).is_some(),
                 None => failing.retain(|failed, at| {
-                    let stays = *failed != operation && at.elapsed() < FAILURE_COUNTS;
+                    let stays = *failed != operation && at.elapsed() < FAILURE_MEMORY;
                     if !stays {
                         back.push(*failed);
                     }

@@ -9,7 +9,7 @@ pub const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The time after which the failure of an operation says nothing about the database any more, if other
 /// operations succeed: a rare operation may not be tried again for days.
-pub(crate) const FAILURE_COUNTS: Duration = Duration::from_secs(60);
+pub(crate) const FAILURE_MEMORY: Duration = Duration::from_secs(60);
 
 /// The default of `Builder::database_patience`.
 pub const DATABASE_PATIENCE: Duration = Duration::from_millis(500);
@@ -19,7 +19,7 @@ pub const DATABASE_PATIENCE: Duration = Duration::from_millis(500);
 pub(crate) const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 
 /// The time after which no further connection is asked for to prepare the tables.
-pub(crate) const CONNECTIONS_LIMIT: Duration = Duration::from_secs(30);
+pub(crate) const PREPARE_CONNECT_LIMIT: Duration = Duration::from_secs(30);
 
 /// The time that making or upgrading the tables may take.
 pub(crate) const PREPARE_LIMIT: Duration = Duration::from_secs(60);
@@ -30,10 +30,10 @@ pub(crate) const PREPARE_LIMIT: Duration = Duration::from_secs(60);
 pub(crate) const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The time that a connection may take to answer when the connection is given back to its pool.
-pub(crate) const SIGN_OF_LIFE: Duration = Duration::from_secs(2);
+pub(crate) const RETURN_LIMIT: Duration = Duration::from_secs(2);
 
 /// The time for which an extension waits for a connection of the pool.
-pub(crate) const URGENT: Duration = Duration::from_millis(100);
+pub(crate) const URGENT_WAIT: Duration = Duration::from_millis(100);
 
 /// The pauses between two tries for a lock. All waiters have the same pauses, whatever their limits
 /// are, so that each waiter has the same chance when the lock is released.
@@ -45,7 +45,7 @@ pub const STATEMENT_PAUSES: Pauses =
 
 /// The approximate time for which a statement may still run on the server after its connection
 /// broke.
-pub(crate) const SETTLING: Duration = Duration::from_millis(250);
+pub(crate) const SETTLING_TIME: Duration = Duration::from_millis(250);
 
 /// The pauses before the tables are made or upgraded again, when another process got in the way.
 pub(crate) const TABLES_PAUSES: Pauses = Pauses::equal(Duration::from_millis(50));
@@ -56,11 +56,11 @@ pub(crate) const OPEN_PAUSES: Pauses = Pauses::equal(Duration::from_millis(20));
 
 /// The pause before a process listens again after its connection was lost.
 #[cfg(feature = "postgres")]
-pub(crate) const LISTEN_AGAIN: Duration = Duration::from_secs(1);
+pub(crate) const LISTEN_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// The time between two notifications that are acted on.
 #[cfg(feature = "postgres")]
-pub(crate) const LISTEN_PAUSE: Duration = Duration::from_millis(50);
+pub(crate) const NOTIFICATION_WINDOW: Duration = Duration::from_millis(50);
 
 /// The times after the loss of a reply at which the effect of the call is undone: each is three to
 /// five times the one before, up to the quarter of an hour for which TCP may resend a message.
@@ -74,14 +74,14 @@ pub(crate) const UNDO_AFTER: [Duration; 6] = [
 ];
 
 /// The default lease of a policy and of a named lock.
-pub const LEASE: Duration = Duration::from_secs(15);
+pub const DEFAULT_LEASE: Duration = Duration::from_secs(15);
 
 /// The default time that an attempt waits for a named lock.
-pub(crate) const LOCK_WAIT: Duration = Duration::from_secs(10);
+pub(crate) const DEFAULT_LOCK_WAIT: Duration = Duration::from_secs(10);
 
 /// The time between two reads about a key that another process regenerates, and between two
 /// attempts while the database fails.
-pub const RECHECK: Duration = Duration::from_secs(1);
+pub const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The retention of a page that is stored while its layer is over its limit of keys; also that of a
 /// lock without a stored page.
@@ -130,7 +130,7 @@ pub struct Backoff {
     random: bool,
     /// The number of pauses so far, and the most of them.
     made: u32,
-    most: u32,
+    limit: u32,
     end: Option<Instant>,
 }
 
@@ -140,7 +140,7 @@ impl Backoff {
             pauses,
             random: false,
             made: 0,
-            most: u32::MAX,
+            limit: u32::MAX,
             end: None,
         }
     }
@@ -157,8 +157,8 @@ impl Backoff {
     }
 
     /// Ends after this number of further attempts.
-    pub const fn tries(mut self, most: u32) -> Self {
-        self.most = most;
+    pub const fn tries(mut self, limit: u32) -> Self {
+        self.limit = limit;
         self
     }
 
@@ -171,7 +171,7 @@ impl Backoff {
     /// Waits before another attempt. Returns `false` if there is none.
     pub async fn pause(&mut self) -> bool {
         let left = self.end.map(|end| end - Instant::now());
-        if self.made == self.most || left == Some(Duration::ZERO) {
+        if self.made == self.limit || left == Some(Duration::ZERO) {
             return false;
         }
         let mut pause = self.pauses.after(self.made);
@@ -211,24 +211,25 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn random_pause_is_half_as_long_at_least() {
-        let mut backoff = Backoff::new(Pauses::equal(RECHECK)).random();
+        let mut backoff = Backoff::new(Pauses::equal(RECHECK_INTERVAL)).random();
         for _ in 0..100 {
             let begun = Instant::now();
             assert!(backoff.pause().await);
-            assert!((RECHECK / 2..=RECHECK).contains(&begun.elapsed()));
+            assert!((RECHECK_INTERVAL / 2..=RECHECK_INTERVAL).contains(&begun.elapsed()));
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn pauses_end_at_the_time_or_after_the_tries_that_are_set() {
         let begun = Instant::now();
-        let mut backoff = Backoff::new(Pauses::equal(RECHECK)).limit(RECHECK * 5 / 2);
+        let mut backoff =
+            Backoff::new(Pauses::equal(RECHECK_INTERVAL)).limit(RECHECK_INTERVAL * 5 / 2);
         for expected in [1000, 2000, 2500] {
             assert!(backoff.pause().await);
             assert_eq!(begun.elapsed(), Duration::from_millis(expected));
         }
         assert!(!backoff.pause().await);
-        let mut backoff = Backoff::new(Pauses::equal(RECHECK)).tries(2);
+        let mut backoff = Backoff::new(Pauses::equal(RECHECK_INTERVAL)).tries(2);
         assert!(backoff.pause().await && backoff.pause().await && !backoff.pause().await);
         assert_eq!(begun.elapsed(), Duration::from_millis(4500));
     }

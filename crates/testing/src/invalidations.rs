@@ -2,8 +2,8 @@ use std::{cmp::Reverse, ops::Bound, time::Duration};
 
 use super::{memory::micros, rows::Rows};
 use perennial_store::{
-    Awaited, Epoch, Fence, Invalidated, LatestNames, LockKind, NameList, Numbered, OutboxRow,
-    PruneInvalidations, Synced, clock::duration, name::bounded,
+    Epoch, Fence, Invalidated, LatestNames, LockKind, NameList, Numbered, OutboxRow,
+    PeerLeaseState, PruneInvalidations, Synced, clock::duration, name::bounded,
 };
 
 /// The name of a purge of everything.
@@ -43,9 +43,9 @@ impl Rows {
         Vec::new()
     }
 
-    fn committed(&self, after: &str, most: usize) -> Vec<OutboxRow> {
+    fn committed(&self, after: &str, limit: usize) -> Vec<OutboxRow> {
         let rows = (Bound::Excluded(after), Bound::Unbounded);
-        let rows = self.outbox.range::<str, _>(rows).take(most);
+        let rows = self.outbox.range::<str, _>(rows).take(limit);
         let row = |(id, name): (&String, &String)| OutboxRow {
             id: id.clone(),
             name: name.clone(),
@@ -57,23 +57,23 @@ impl Rows {
         let names = self.names.iter().filter(|(_, epoch)| **epoch > call.since);
         let mut names: Vec<_> = names.map(|(name, epoch)| (name.clone(), *epoch)).collect();
         names.sort_by_key(|(_, epoch)| *epoch);
-        if let Some((_, last)) = names.get(call.most).cloned() {
-            names.retain(|(_, epoch)| call.most > 0 && *epoch <= last);
+        if let Some((_, last)) = names.get(call.limit).cloned() {
+            names.retain(|(_, epoch)| call.limit > 0 && *epoch <= last);
         }
-        let awaited = call.awaited.iter().map(|key| self.awaited(key, now));
+        let peer_leases = call.peer_keys.iter().map(|key| self.peer_lease(key, now));
         Synced {
             names,
-            awaited: awaited.collect(),
-            committed: self.committed(&call.after, call.most),
+            peer_leases: peer_leases.collect(),
+            committed: self.committed(&call.after, call.limit),
         }
     }
 
-    fn awaited(&self, key: &str, now: i64) -> Awaited {
+    fn peer_lease(&self, key: &str, now: i64) -> PeerLeaseState {
         let (kind, name) = (LockKind::Page, bounded(key).into_owned());
         let page = self.entries.get(&name);
         let lock = self.locks.get(&(kind, name.clone()));
         let held = lock.filter(|lock| lock.owner.is_some());
-        Awaited {
+        PeerLeaseState {
             fence: page.map_or(Fence::NONE, |page| page.fence),
             remaining: held.map_or(Duration::ZERO, |lock| duration(lock.expires - now)),
         }
@@ -89,7 +89,7 @@ impl Rows {
             names.filter(|(name, epoch)| list_of(name) == call.list && **epoch < call.before);
         let mut names: Vec<_> = names.map(|(name, epoch)| (name.clone(), *epoch)).collect();
         names.sort_by_key(|(_, epoch)| Reverse(*epoch));
-        if let Some((_, oldest)) = names.get(call.most).cloned() {
+        if let Some((_, oldest)) = names.get(call.limit).cloned() {
             names.retain(|(_, epoch)| *epoch >= oldest);
         }
         names

@@ -3,22 +3,22 @@ use super::{
     rows::{Page, Rows, STEP},
 };
 use perennial_store::{
-    Counted, EVICTION, EntryRow, LockKind, ROW, VISITED_AGAIN, clock::duration,
+    Counted, EVICTION, EntryRow, LockKind, ROW_OVERHEAD, VISITED_AGAIN, clock::duration,
     sql::dialect::SET_BACK,
 };
 
 impl Rows {
-    pub(super) fn list(&self, from: &str, most: usize, now: i64) -> Vec<EntryRow> {
-        let pages = self.entries.range(from.to_owned()..).take(most);
+    pub(super) fn list(&self, from: &str, limit: usize, now: i64) -> Vec<EntryRow> {
+        let pages = self.entries.range(from.to_owned()..).take(limit);
         pages
             .map(|(name, page)| self.row(name, page, now))
             .collect()
     }
 
-    pub(super) fn latest(&self, most: usize, now: i64) -> Vec<EntryRow> {
+    pub(super) fn latest(&self, limit: usize, now: i64) -> Vec<EntryRow> {
         let mut pages: Vec<_> = self.entries.iter().collect();
         pages.sort_by_key(|(_, page)| std::cmp::Reverse(page.generated));
-        let pages = pages.into_iter().take(most);
+        let pages = pages.into_iter().take(limit);
         pages
             .map(|(name, page)| self.row(name, page, now))
             .collect()
@@ -59,7 +59,7 @@ impl Rows {
                 if freed >= excess {
                     break;
                 }
-                freed += bytes + ROW;
+                freed += bytes + ROW_OVERHEAD;
                 self.entries.remove(&name);
             }
             if freed > 0 {
@@ -78,7 +78,7 @@ impl Rows {
             name: name.to_owned(),
             fence: page.fence,
             age: duration(now - page.generated),
-            undated: page.generated > now + SET_BACK,
+            age_unknown: page.generated > now + SET_BACK,
             interval: duration(page.stale_at - page.generated),
             epoch: page.epoch,
             status: page.content.status().as_u16(),

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::Response;
 
 use super::memory::micros;
-use perennial_store::{Begin, Begun, Finish, Forget, Progress, name::bounded};
+use perennial_store::{Begin, Begun, Finish, Forget, RequestProgress, name::bounded};
 
 #[derive(Default)]
 pub(super) struct Requests(BTreeMap<String, Request>);
@@ -39,9 +39,9 @@ impl Requests {
         if let Some(request) = request {
             let progress = match &request.done {
                 None if request.owner == call.owner => return Begun::Own,
-                None if request.expires > now => Progress::Running,
-                None => Progress::Unknown,
-                Some(response) => Progress::Done(response.clone()),
+                None if request.expires > now => RequestProgress::Running,
+                None => RequestProgress::Unknown,
+                Some(response) => RequestProgress::Done(response.clone()),
             };
             let fingerprint = request.fingerprint.clone();
             return Begun::Other {
@@ -83,13 +83,13 @@ impl Requests {
         forgets && self.0.remove(&*name).is_some()
     }
 
-    pub(super) fn prune(&mut self, most: u32, now: i64) -> u64 {
+    pub(super) fn prune(&mut self, limit: u32, now: i64) -> u64 {
         let over = self.0.iter().filter(|(_, row)| row.retain_until <= now);
         let mut over: Vec<_> = over
             .map(|(name, row)| (row.retain_until, name.clone()))
             .collect();
         over.sort_unstable();
-        over.truncate(most as usize);
+        over.truncate(limit as usize);
         for (_, name) in &over {
             self.0.remove(name);
         }

@@ -7,9 +7,10 @@ use http::Response;
 
 use super::{lock::Lock, memory::micros, requests::Requests};
 use perennial_store::{
-    BreakLock, Call, Entry, Epoch, Extend, Fence, LeaseRow, Listed, LockKind, LockName, LockState,
+    BreakLock, Call, Epoch, Extend, Fence, LeaseRow, Listed, LockKind, LockName, LockState,
     NewEntry, Probe, Probed, PruneEntries, PruneLocks, Pruned, Publish, Release, Remove, Reply,
-    Revoke, Tried, TryLock, clock::duration, name::bounded, sql::dialect::SET_BACK, stored_size,
+    Revoke, StoredEntry, TryLock, TryLockResult, clock::duration, name::bounded,
+    sql::dialect::SET_BACK, stored_size,
 };
 
 /// The number of rows that one call of the pruning examines.
@@ -51,12 +52,12 @@ impl Page {
         stored_size(&self.content, &self.metadata)
     }
 
-    fn entry(&self, now: i64) -> Entry {
-        Entry {
+    fn entry(&self, now: i64) -> StoredEntry {
+        StoredEntry {
             fence: self.fence,
             age: duration(now - self.generated),
             generated: self.generated,
-            undated: self.generated > now + SET_BACK,
+            age_unknown: self.generated > now + SET_BACK,
             content: self.content.clone(),
             epoch: self.epoch,
             metadata: self.metadata.clone(),
@@ -68,7 +69,7 @@ impl Rows {
     pub(super) fn apply(&mut self, call: &Call, now: i64) -> Reply {
         match call {
             Call::Probe(Probe { name, known }) => Reply::Probe(self.probe(&id(name), *known, now)),
-            Call::TryLock(call) => Reply::TryLock(Tried {
+            Call::TryLock(call) => Reply::TryLock(TryLockResult {
                 fence: self.try_lock(call, now),
                 resent: false,
             }),
@@ -114,11 +115,11 @@ impl Rows {
                 Reply::Purge(())
             }
             Call::List(call) => {
-                let rows = self.list(&call.from, call.most, now);
-                let more = rows.len() == call.most;
+                let rows = self.list(&call.from, call.limit, now);
+                let more = rows.len() == call.limit;
                 Reply::List(Listed { rows, more })
             }
-            Call::Latest(call) => Reply::Latest(self.latest(call.most, now)),
+            Call::Latest(call) => Reply::Latest(self.latest(call.limit, now)),
             Call::Evict(call) => Reply::Evict(self.evict(call.excess, now)),
             Call::Sizes(_) => Reply::Sizes(Vec::new()),
             Call::Count(_) => Reply::Count(self.count(now)),
@@ -175,7 +176,7 @@ impl Rows {
             Call::Begin(call) => Reply::Begin(self.requests.begin(call, now)),
             Call::Finish(call) => Reply::Finish(self.requests.finish(call, now)),
             Call::Forget(call) => Reply::Forget(self.requests.forget(call)),
-            Call::PruneRequests(call) => Reply::PruneRequests(self.requests.prune(call.most, now)),
+            Call::PruneRequests(call) => Reply::PruneRequests(self.requests.prune(call.limit, now)),
         }
     }
 

@@ -10,14 +10,14 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, header};
 use httpdate::HttpDate;
-use perennial_store::{Entry, Fence};
+use perennial_store::{Fence, StoredEntry};
 
 #[cfg(feature = "compression")]
 use crate::cache::content::codings::Codings;
 use crate::{
     cache::{
         Meta, Metadata, Page, Version,
-        entry::{Content, Origin},
+        entry::{Origin, SameContent},
         metadata::LastModified,
     },
     clock::{Tick, YEAR},
@@ -153,7 +153,7 @@ impl Version {
     /// Returns the version of an entry, which is the answer to a question at `asked`.
     pub(crate) fn stored(
         key: &str,
-        entry: Entry,
+        entry: StoredEntry,
         asked: Tick,
         policy: &Refresh,
         before: Option<&Page>,
@@ -168,7 +168,7 @@ impl Version {
         let published_at = asked - entry.age;
         let version = Self::new(Arc::new(page), entry.fence, published_at, Origin::Stored);
         Self {
-            age_unknown: entry.undated,
+            age_unknown: entry.age_unknown,
             ..version
         }
     }
@@ -182,7 +182,7 @@ impl Version {
     }
 }
 
-impl Content for Representations {
+impl SameContent for Representations {
     fn is_same(&self, new: &Self) -> bool {
         is_same(&self.plain.content, &new.plain.content)
     }

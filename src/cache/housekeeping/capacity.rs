@@ -3,7 +3,7 @@
 use perennial_store::{Count, Error, Evict};
 
 use super::Housekeeping;
-use crate::timing::CAPACITY;
+use crate::timing::CAPACITY_INTERVAL;
 
 /// The lock of the process that removes pages.
 const LOCK: &str = "capacity";
@@ -37,6 +37,6 @@ impl Housekeeping {
             );
         }
         // The lock is in cooldown until the next check.
-        lease.release_after(CAPACITY).await
+        lease.release_after(CAPACITY_INTERVAL).await
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     cache::environment::Environment,
     clock::Tick,
     ordered::{Ordered, Place},
-    timing::{CAPACITY, SYNC},
+    timing::{CAPACITY_INTERVAL, SYNC_INTERVAL},
 };
 
 /// The housekeeping of a process. It needs the store, the locks and the settings, and nothing of the
@@ -32,7 +32,7 @@ impl Housekeeping {
         let due = Due {
             capacity: now,
             // A short-lived process does not prune.
-            prune: now + interval.min(60 * SYNC),
+            prune: now + interval.min(60 * SYNC_INTERVAL),
         };
         Self {
             environment,
@@ -47,7 +47,7 @@ impl Housekeeping {
             let mut due = self.due.lock();
             let is_due = (now >= due.capacity, now >= due.prune);
             if is_due.0 {
-                due.capacity = now + CAPACITY;
+                due.capacity = now + CAPACITY_INTERVAL;
             }
             if is_due.1 {
                 due.prune = now + prune::interval(self.environment.settings.retention) / 8;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use perennial_store::{Epoch, Error, PruneEntries, PruneInvalidations};
 
 use super::Housekeeping;
-use crate::timing::{INVALIDATION_MEMORY, PRUNE, PRUNE_LEAST};
+use crate::timing::{INVALIDATION_RETENTION, LONGEST_PRUNE_INTERVAL, SHORTEST_PRUNE_INTERVAL};
 
 /// The lock of the process that prunes for a site.
 const LOCK: &str = "prune";
@@ -24,7 +24,7 @@ impl Housekeeping {
         tracing::debug!(target: "perennial", %oldest, "entries were pruned; invalidations up to this epoch may go");
         let mut after = None;
         loop {
-            let prune = PruneInvalidations::new(oldest, INVALIDATION_MEMORY, after);
+            let prune = PruneInvalidations::new(oldest, INVALIDATION_RETENTION, after);
             after = store.call(prune).await?;
             if after.is_none() || environment.is_shutting_down() {
                 break;
@@ -50,5 +50,5 @@ impl Housekeeping {
 
 /// Returns the time between two prunings of a site.
 pub(super) fn interval(retention: Duration) -> Duration {
-    retention.clamp(PRUNE_LEAST, PRUNE)
+    retention.clamp(SHORTEST_PRUNE_INTERVAL, LONGEST_PRUNE_INTERVAL)
 }

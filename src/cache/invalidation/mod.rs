@@ -9,5 +9,5 @@ mod outbox;
 mod sync;
 mod timeline;
 
-pub(crate) use author::{UNKNOWN, written, wrote};
+pub(crate) use author::{UNKNOWN_EPOCH, record_write, record_writes};
 pub(crate) use sync::InvalidationSync;

@@ -14,11 +14,11 @@ use crate::{
     clock::Tick,
     event::Event,
     ordered::{Ordered, Place},
-    timing::{UNNUMBERED_AGAIN, random_unit},
+    timing::{OUTBOX_RETRY_INTERVAL, random_unit},
 };
 
 /// The number of rows that one call numbers.
-const AT_ONCE: usize = 100;
+const NUMBERING_BATCH: usize = 100;
 
 /// What this process knows about the numbering of rows.
 pub(super) struct Outbox {
@@ -55,7 +55,7 @@ impl Outbox {
         let first = (random_unit() * ids.len() as f64) as usize;
         let first = first.min(ids.len());
         ids.rotate_left(first);
-        for ids in ids.chunks(AT_ONCE) {
+        for ids in ids.chunks(NUMBERING_BATCH) {
             let numbered = self.number(ids).await?;
             if numbered.rows.is_empty() && numbered.failed.is_empty() {
                 // Another process is numbering them.
@@ -69,7 +69,7 @@ impl Outbox {
     /// numbered some of them.
     pub(super) async fn number_all(&self, ids: &[String]) -> Result<Option<Epoch>, Error> {
         let (mut rows, mut latest) = (0, Epoch::NONE);
-        for ids in ids.chunks(AT_ONCE) {
+        for ids in ids.chunks(NUMBERING_BATCH) {
             let numbered = self.number(ids).await?;
             rows += numbered.rows.len();
             let epochs = numbered.rows.iter().map(|(_, epoch)| *epoch);
@@ -95,7 +95,7 @@ impl Outbox {
             let name = name.into();
             observer.emit(Event::Invalidated { name, epoch });
         }
-        let again = self.environment.now() + UNNUMBERED_AGAIN;
+        let again = self.environment.now() + OUTBOX_RETRY_INTERVAL;
         let mut to_do_again = self.to_do_again.lock();
         to_do_again.left.extend(numbered.left.iter().cloned());
         let mut new = Vec::new();
@@ -135,7 +135,7 @@ impl Outbox {
     /// Removes the rows that were numbered and could not be removed, as somebody had locked them.
     async fn discard_left(&self) -> Result<(), Error> {
         let ids: Vec<_> = self.to_do_again.lock().left.iter().cloned().collect();
-        for ids in ids.chunks(AT_ONCE) {
+        for ids in ids.chunks(NUMBERING_BATCH) {
             let discard = Discard::new(ids.to_vec());
             let left = self.environment.store.call(discard).await?;
             let mut to_do_again = self.to_do_again.lock();

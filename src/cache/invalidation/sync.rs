@@ -20,23 +20,23 @@ use tokio::{runtime::Handle, sync::watch, time::Instant};
 use tracing::Instrument;
 
 use super::{
-    UNKNOWN,
+    UNKNOWN_EPOCH,
     outbox::Outbox,
     timeline::{Timeline, Wait},
 };
 use crate::{
     cache::{
-        environment::Environment, housekeeping::Housekeeping, invalidation_list::KEPT,
+        environment::Environment, housekeeping::Housekeeping, invalidation_list::KEPT_NAMES,
         peer_leases::PeerLeases,
     },
     clock::Tick,
     event::Event,
     ordered::{Ordered, Place},
-    timing::SYNC,
+    timing::SYNC_INTERVAL,
 };
 
 /// The number of invalidations, and of rows of the outbox, that one statement reads.
-const BATCH: usize = 10_000;
+const SYNC_BATCH: usize = 10_000;
 
 /// The sync of a process. What it learns goes to the invalidation list and to the leases of other
 /// processes.
@@ -47,12 +47,12 @@ pub(crate) struct InvalidationSync {
     housekeeping: Housekeeping,
     /// The time before which no sync is due. The hit path reads only this atomic.
     next_check: AtomicI64,
-    state: Ordered<State>,
+    state: Ordered<SyncState>,
     /// Held while the revision is stored: a second sync does not wait for it.
     announcing: tokio::sync::Mutex<()>,
 }
 
-struct State {
+struct SyncState {
     running: Option<Attempt>,
     timeline: Timeline,
 }
@@ -61,11 +61,11 @@ struct State {
 #[derive(Clone)]
 struct Attempt {
     started: Tick,
-    progress: watch::Receiver<Progress>,
+    progress: watch::Receiver<SyncProgress>,
 }
 
 /// The progress of a sync.
-enum Progress {
+enum SyncProgress {
     /// The sync is running, and had its last answer from the database at this time.
     Alive(Tick),
     Ended(Result<(), Error>),
@@ -74,19 +74,19 @@ enum Progress {
 impl Attempt {
     /// Waits for the end.
     async fn ended(mut self) -> Result<(), Error> {
-        let is_ended = |progress: &Progress| matches!(progress, Progress::Ended(_));
+        let is_ended = |progress: &SyncProgress| matches!(progress, SyncProgress::Ended(_));
         match self.progress.wait_for(is_ended).await.as_deref() {
-            Ok(Progress::Ended(result)) => result.clone(),
+            Ok(SyncProgress::Ended(result)) => result.clone(),
             // The sync was cancelled with its runtime. A request that needs the result starts another
             // one.
-            Ok(Progress::Alive(_)) | Err(_) => Ok(()),
+            Ok(SyncProgress::Alive(_)) | Err(_) => Ok(()),
         }
     }
 }
 
 impl InvalidationSync {
     pub(crate) fn new(environment: Environment, peer_leases: Arc<PeerLeases>) -> Self {
-        let state = State {
+        let state = SyncState {
             running: None,
             timeline: Timeline::new(),
         };
@@ -138,10 +138,10 @@ impl InvalidationSync {
         let Environment { store, list, .. } = &self.environment;
         while !list.is_complete() {
             let attempt = self.start_or_join();
-            if store.fails()
-                && let Progress::Alive(_) = &*attempt.progress.borrow()
+            if store.is_failing()
+                && let SyncProgress::Alive(_) = &*attempt.progress.borrow()
             {
-                return Err(Error::failing("sync"));
+                return Err(Error::failed_recently("sync"));
             }
             // The runtime of an attempt may stand still. The attempt counts as dead after this
             // time, and is replaced.
@@ -168,11 +168,11 @@ impl InvalidationSync {
     /// Waits until this process knows the invalidation with this epoch. The next sync begins within
     /// a second, and the wait for the sync's end is bounded by the site's patience. A crowd of such
     /// requests causes one sync a second. Returns the argument; [`Epoch::NONE`]: this process knows no such
-    /// invalidation. With [`UNKNOWN`], waits for a sync that begins after the call.
+    /// invalidation. With [`UNKNOWN_EPOCH`], waits for a sync that begins after the call.
     pub(crate) async fn wait_for_epoch(self: &Arc<Self>, epoch: Epoch) -> Epoch {
         let Environment { store, list, .. } = &self.environment;
         let arrived = self.environment.now();
-        let until = arrived + SYNC + store.patience();
+        let until = arrived + SYNC_INTERVAL + store.patience();
         while list.seen() < epoch {
             let now = self.environment.now();
             let left = until - now;
@@ -203,7 +203,7 @@ impl InvalidationSync {
             let _ = tokio::time::timeout(left, wait).await;
         }
         match epoch {
-            UNKNOWN => UNKNOWN,
+            UNKNOWN_EPOCH => UNKNOWN_EPOCH,
             _ if list.latest() < epoch => Epoch::NONE,
             _ => epoch,
         }
@@ -240,11 +240,11 @@ impl InvalidationSync {
     pub(crate) async fn on_commit(self: &Arc<Self>, ids: &[String]) -> Result<(), Error> {
         let numbered = match self.outbox.number_all(ids).await {
             Ok(Some(epoch)) => Ok(epoch),
-            Ok(None) => self.wait_until_current().await.map(|()| UNKNOWN),
+            Ok(None) => self.wait_until_current().await.map(|()| UNKNOWN_EPOCH),
             Err(error) => Err(error),
         };
         // Where the numbering fails, the next sync of any process makes up for it.
-        super::wrote(*numbered.as_ref().unwrap_or(&UNKNOWN));
+        super::record_write(*numbered.as_ref().unwrap_or(&UNKNOWN_EPOCH));
         numbered.map(drop)
     }
 
@@ -291,15 +291,15 @@ impl InvalidationSync {
     /// end of a sync takes the lock.
     fn join_or_start_in(
         &self,
-        state: &mut State,
+        state: &mut SyncState,
         now: Tick,
-    ) -> (Attempt, Option<watch::Sender<Progress>>) {
+    ) -> (Attempt, Option<watch::Sender<SyncProgress>>) {
         if let Some(running) = &state.running
-            && matches!(*running.progress.borrow(), Progress::Alive(at) if now < at + self.silence())
+            && matches!(*running.progress.borrow(), SyncProgress::Alive(at) if now < at + self.silence())
         {
             return (running.clone(), None);
         }
-        let (sender, progress) = watch::channel(Progress::Alive(now));
+        let (sender, progress) = watch::channel(SyncProgress::Alive(now));
         let attempt = Attempt {
             started: now,
             progress,
@@ -311,11 +311,11 @@ impl InvalidationSync {
 
     /// The time after which an attempt without an answer from the database counts as dead.
     fn silence(&self) -> Duration {
-        self.environment.store.limit().saturating_add(SYNC)
+        self.environment.store.limit().saturating_add(SYNC_INTERVAL)
     }
 
     /// Runs a sync in a task, and after it the work that no request waits for.
-    fn run(self: &Arc<Self>, progress: watch::Sender<Progress>, started: Tick) {
+    fn run(self: &Arc<Self>, progress: watch::Sender<SyncProgress>, started: Tick) {
         // Made here, as the task may be dropped before it has begun.
         let mut end = End {
             sync: Arc::clone(self),
@@ -327,7 +327,7 @@ impl InvalidationSync {
             let sync = Arc::clone(&end.sync);
             let begun = Instant::now();
             let result = sync.ask(&end.progress).await;
-            sync.environment.store.has_read(begun, result.is_ok());
+            sync.environment.store.record_read(begun, result.is_ok());
             end.result = Some(result);
             drop(end);
             // After a failure, a later sync tries again.
@@ -340,15 +340,15 @@ impl InvalidationSync {
         tokio::spawn(run.instrument(tracing::debug_span!("sync")));
     }
 
-    async fn ask(&self, progress: &watch::Sender<Progress>) -> Result<(), Error> {
+    async fn ask(&self, progress: &watch::Sender<SyncProgress>) -> Result<(), Error> {
         let Environment { store, list, .. } = &self.environment;
-        self.learn(progress).await?;
+        self.read_changes(progress).await?;
         if !list.is_complete() {
             list.decide_announcement();
             // A process serves stored versions without this write.
             let announced = tokio::time::timeout(store.patience(), self.announce_revision());
             if let Ok(Ok(true)) = announced.await {
-                self.learn(progress).await?;
+                self.read_changes(progress).await?;
             }
             list.complete();
         }
@@ -374,7 +374,7 @@ impl InvalidationSync {
 
     /// Reads the invalidations since the last sync, and the rows of the outbox, in batches. What was
     /// read counts immediately.
-    async fn learn(&self, progress: &watch::Sender<Progress>) -> Result<(), Error> {
+    async fn read_changes(&self, progress: &watch::Sender<SyncProgress>) -> Result<(), Error> {
         let Environment {
             store, list, clock, ..
         } = &self.environment;
@@ -383,17 +383,17 @@ impl InvalidationSync {
         loop {
             let (since, asked) = (list.seen(), clock.now());
             let keys = self.peer_leases.to_ask(asked);
-            let sync = Invalidated::new(&*after, since, BATCH, keys.clone());
+            let sync = Invalidated::new(&*after, since, SYNC_BATCH, keys.clone());
             let synced = store.call(sync).await?;
-            list.learn(&synced.names);
-            let are_all_names = synced.names.len() <= BATCH;
-            list.see_unnumbered(&synced.committed, are_all_names);
-            self.peer_leases.on_sync(&keys, &synced.awaited, asked);
-            progress.send_replace(Progress::Alive(clock.now()));
+            list.apply(&synced.names);
+            let are_all_names = synced.names.len() <= SYNC_BATCH;
+            list.record_unnumbered(&synced.committed, are_all_names);
+            self.peer_leases.on_sync(&keys, &synced.peer_leases, asked);
+            progress.send_replace(SyncProgress::Alive(clock.now()));
             if let Some(last) = synced.committed.last() {
                 after.clone_from(&last.id);
             }
-            let are_all = are_all_names && synced.committed.len() < BATCH;
+            let are_all = are_all_names && synced.committed.len() < SYNC_BATCH;
             unnumbered.extend(synced.committed.into_iter().map(|row| row.id));
             if are_all {
                 break;
@@ -405,49 +405,49 @@ impl InvalidationSync {
         }
         // A row that has left the outbox was numbered before, and each batch had the new epochs of the
         // moment when its rows were read.
-        list.keep_unnumbered(&unnumbered);
+        list.retain_unnumbered(&unnumbered);
         Ok(())
     }
 
     /// Reads the latest names of each list, as many as a process [keeps](KEPT), and all revisions.
-    async fn catch_up(&self, progress: &watch::Sender<Progress>) -> Result<(), Error> {
+    async fn catch_up(&self, progress: &watch::Sender<SyncProgress>) -> Result<(), Error> {
         let Environment { store, list, .. } = &self.environment;
         // What is invalidated meanwhile is read after these names, in the order of epochs.
         let latest = store.call(LatestEpoch {}).await?;
         for names in [NameList::Revisions, NameList::Purged, NameList::Stale] {
-            self.read_latest(names, latest, progress).await?;
+            self.read_latest_names(names, latest, progress).await?;
         }
         // A name that was pruned before it was read is in none of these lists. The purge of everything that
         // was stored in its place may be in a part of its list that was read before.
         let until = store.call(PurgedUntil {}).await?;
-        list.affect_all(NameList::Purged, until);
-        list.have_seen(latest);
+        list.invalidate_all_before(NameList::Purged, until);
+        list.mark_seen(latest);
         Ok(())
     }
 
     /// Reads a list backwards, from the epoch `latest` on.
-    async fn read_latest(
+    async fn read_latest_names(
         &self,
         names: NameList,
         latest: Epoch,
-        progress: &watch::Sender<Progress>,
+        progress: &watch::Sender<SyncProgress>,
     ) -> Result<(), Error> {
         let Environment {
             store, list, clock, ..
         } = &self.environment;
         let (since, mut before, mut count) = (list.seen(), latest.next(), 0);
         while before > since {
-            let batch = LatestNames::new(names, before, BATCH);
+            let batch = LatestNames::new(names, before, SYNC_BATCH);
             let batch = store.call(batch).await?;
             list.add_all(&batch);
-            progress.send_replace(Progress::Alive(clock.now()));
-            if batch.len() <= BATCH {
+            progress.send_replace(SyncProgress::Alive(clock.now()));
+            if batch.len() <= SYNC_BATCH {
                 break;
             }
             count += batch.len();
             before = batch.iter().map(|(_, epoch)| *epoch).min().unwrap_or(since);
-            if count >= KEPT && names != NameList::Revisions {
-                list.affect_all(names, before);
+            if count >= KEPT_NAMES && names != NameList::Revisions {
+                list.invalidate_all_before(names, before);
                 break;
             }
         }
@@ -458,7 +458,7 @@ impl InvalidationSync {
 /// The end of a sync, also of one that is cancelled with its runtime.
 struct End {
     sync: Arc<InvalidationSync>,
-    progress: watch::Sender<Progress>,
+    progress: watch::Sender<SyncProgress>,
     /// `None`: cancelled.
     result: Option<Result<(), Error>>,
     started: Tick,
@@ -477,11 +477,11 @@ impl Drop for End {
         }
         // The pause is set under the lock. A request that later finds no running sync finds the
         // pause, too, and begins no sync.
-        let next_check = self.started + SYNC;
+        let next_check = self.started + SYNC_INTERVAL;
         self.sync.next_check.store(next_check.0, Relaxed);
         drop(state);
         if let Some(result) = self.result.take() {
-            self.progress.send_replace(Progress::Ended(result));
+            self.progress.send_replace(SyncProgress::Ended(result));
         }
     }
 }

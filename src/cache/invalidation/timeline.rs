@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use crate::{
     clock::Tick,
-    timing::{OVERDUE, SYNC},
+    timing::{SYNC_INTERVAL, SYNC_OVERDUE_AFTER},
 };
 
 /// The times that decide about the sync. All decisions are functions of them and of the clock.
@@ -64,9 +64,9 @@ impl Timeline {
 
     /// A request comes at the time at which a sync is due.
     pub(super) fn on_request(&mut self, now: Tick, patience: Duration) -> Wait {
-        let was_paused = now >= self.last_request + OVERDUE;
+        let was_paused = now >= self.last_request + SYNC_OVERDUE_AFTER;
         self.last_request = now;
-        let overdue = self.answered + OVERDUE;
+        let overdue = self.answered + SYNC_OVERDUE_AFTER;
         if now < overdue {
             return Wait::No {
                 next_check: overdue,
@@ -81,7 +81,7 @@ impl Timeline {
             Wait::Until(until)
         } else {
             Wait::No {
-                next_check: now + SYNC,
+                next_check: now + SYNC_INTERVAL,
             }
         }
     }
@@ -94,7 +94,7 @@ impl Timeline {
     /// Returns true if no request has come for a while, so that the clock is to be compared with the
     /// machine's.
     pub(super) fn is_first_in_a_while(&self, now: Tick) -> bool {
-        now >= self.last_request + SYNC / 4
+        now >= self.last_request + SYNC_INTERVAL / 4
     }
 
     /// A sync starts.
@@ -106,7 +106,7 @@ impl Timeline {
     pub(super) fn on_end(&mut self, started: Tick, succeeded: bool, now: Tick) {
         if succeeded {
             self.answered = self.answered.max(started);
-            if now < self.answered + OVERDUE {
+            if now < self.answered + SYNC_OVERDUE_AFTER {
                 self.waiting_since = None;
             }
         }
@@ -119,7 +119,7 @@ impl Timeline {
 
     /// Returns the time from which on a sync may start for an author.
     pub(super) fn next_for_author(&self) -> Tick {
-        self.for_author + SYNC
+        self.for_author + SYNC_INTERVAL
     }
 
     /// A sync starts for an author.

@@ -31,16 +31,16 @@ use names::Names;
 
 use crate::cache::{
     entry::InvalidationView,
-    epochs::{Revised, Sighting, Validity},
+    epochs::{RevisionEpoch, Sighting, Validity},
     metadata::{Meta, Metadata},
 };
 
 /// The number of stale names, and of purged names, that a process keeps: the latest ones. For the older
 /// ones, all versions from before the oldest one that is kept are stale, or purged.
-pub(crate) const KEPT: usize = 100_000;
+pub(crate) const KEPT_NAMES: usize = 100_000;
 
-/// The number of names above which a process drops all but the [`KEPT`] ones, which takes a while.
-const MOST: usize = KEPT + KEPT / 2;
+/// The number of names above which a process drops all but the [`KEPT_NAMES`] ones, which takes a while.
+const MAX_NAMES: usize = KEPT_NAMES + KEPT_NAMES / 2;
 
 /// The target of an invalidation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,17 +120,17 @@ struct List {
     latest: Epoch,
     /// This process knows all invalidations from before its start.
     complete: bool,
-    effects: Effects<Epoch>,
+    invalidated: InvalidatedNames<Epoch>,
     unnumbered: Unnumbered,
     /// The name of the revision of the site's code, if the builder was given one.
     revision: Option<String>,
     /// The epoch in which that revision was first seen, or seen again after another one.
     /// `None`: it was never seen.
-    revised: Option<Epoch>,
+    revision_epoch: Option<Epoch>,
     /// The name under which this process has yet to store its revision.
     pending: Option<String>,
     /// The latest epoch of another revision.
-    other_revised: Option<Epoch>,
+    other_revision_epoch: Option<Epoch>,
 }
 
 /// The committed invalidations that have no epoch yet.
@@ -145,20 +145,20 @@ struct Unnumbered {
     /// sighting.
     epochs: BTreeMap<Sighting, Epoch>,
     /// The effects of the rows.
-    effects: Effects<Sighting>,
+    invalidated: InvalidatedNames<Sighting>,
 }
 
 /// What the names make stale, and what they purge. `N`: the numbers of the invalidations.
 #[derive(Debug, Default)]
-struct Effects<N> {
-    stale: Effect<N>,
-    purged: Effect<N>,
+struct InvalidatedNames<N> {
+    stale: NameSet<N>,
+    purged: NameSet<N>,
 }
 
 /// The names that are stale, or those that are purged, with the numbers of their latest
 /// invalidation.
 #[derive(Debug, Default)]
-struct Effect<N> {
+struct NameSet<N> {
     keys: Names<N>,
     prefixes: Names<N>,
     tags: Names<N>,
@@ -216,10 +216,12 @@ impl InvalidationList {
     pub(crate) fn decide_announcement(&self) {
         let pending = self.read(|list| {
             let name = list.revision.as_ref()?;
-            let Some(revised) = list.revised else {
+            let Some(revision_epoch) = list.revision_epoch else {
                 return Some(name.clone());
             };
-            let later = list.other_revised.filter(|other| *other > revised)?;
+            let later = list
+                .other_revision_epoch
+                .filter(|other| *other > revision_epoch)?;
             Some(format!("{name};{later}"))
         });
         if pending.is_some() {
@@ -234,7 +236,7 @@ impl InvalidationList {
     }
 
     /// Returns when this process's revision was seen.
-    pub(crate) fn revision(&self) -> Revised {
+    pub(crate) fn revision(&self) -> RevisionEpoch {
         self.read(List::revision)
     }
 
@@ -244,7 +246,7 @@ impl InvalidationList {
     }
 
     /// Adds the invalidations that follow [`seen`](Self::seen) without a gap.
-    pub(crate) fn learn(&self, invalidated: &[(String, Epoch)]) {
+    pub(crate) fn apply(&self, invalidated: &[(String, Epoch)]) {
         let Some(latest) = invalidated.iter().map(|(_, epoch)| *epoch).max() else {
             return;
         };
@@ -256,7 +258,7 @@ impl InvalidationList {
 
     /// Takes in rows of the outbox that have no epoch yet. `knows_all`: this process knows all epochs that
     /// were stored when the rows were read.
-    pub(crate) fn see_unnumbered(&self, rows: &[OutboxRow], knows_all: bool) {
+    pub(crate) fn record_unnumbered(&self, rows: &[OutboxRow], knows_all: bool) {
         let is_new = |list: &List| {
             let known = &list.unnumbered.rows;
             rows.iter().any(|row| !known.contains_key(&row.id))
@@ -264,17 +266,17 @@ impl InvalidationList {
         if self.read(is_new) {
             self.change(|list| {
                 let latest = if knows_all { list.latest } else { Epoch::MAX };
-                list.unnumbered.see(rows, latest);
+                list.unnumbered.record(rows, latest);
             });
         }
     }
 
     /// Forgets the rows of the outbox that are not there any more: they were numbered, and this
     /// process knows their epochs.
-    pub(crate) fn keep_unnumbered(&self, ids: &HashSet<String>) {
+    pub(crate) fn retain_unnumbered(&self, ids: &HashSet<String>) {
         let has_left = |list: &List| list.unnumbered.rows.keys().any(|id| !ids.contains(id));
         if self.read(has_left) {
-            self.change(|list| list.unnumbered.keep(ids));
+            self.change(|list| list.unnumbered.retain(ids));
         }
     }
 
@@ -297,15 +299,17 @@ impl InvalidationList {
     }
 
     /// Affects all versions from before `epoch`, in place of the older names of a list.
-    pub(crate) fn affect_all(&self, list: NameList, epoch: Epoch) {
+    pub(crate) fn invalidate_all_before(&self, list: NameList, epoch: Epoch) {
         self.change(|known| match list {
-            NameList::Purged => known.effects.purged.affect_all(epoch),
-            NameList::Stale | NameList::Revisions => known.effects.stale.affect_all(epoch),
+            NameList::Purged => known.invalidated.purged.invalidate_all_before(epoch),
+            NameList::Stale | NameList::Revisions => {
+                known.invalidated.stale.invalidate_all_before(epoch)
+            }
         });
     }
 
     /// Notes that all invalidations up to this epoch were added.
-    pub(crate) fn have_seen(&self, epoch: Epoch) {
+    pub(crate) fn mark_seen(&self, epoch: Epoch) {
         self.change(|list| {
             list.seen = list.seen.max(epoch);
             list.latest = list.latest.max(epoch);
@@ -346,7 +350,7 @@ impl InvalidationView for InvalidationList {
         InvalidationList::latest(self)
     }
 
-    fn revision(&self) -> Revised {
+    fn revision(&self) -> RevisionEpoch {
         InvalidationList::revision(self)
     }
 
@@ -362,10 +366,12 @@ impl InvalidationView for InvalidationList {
 }
 
 impl List {
-    fn revision(&self) -> Revised {
+    fn revision(&self) -> RevisionEpoch {
         match self.pending {
-            Some(_) => Revised::Unannounced,
-            None => self.revised.map_or(Revised::Never, Revised::In),
+            Some(_) => RevisionEpoch::Unannounced,
+            None => self
+                .revision_epoch
+                .map_or(RevisionEpoch::NoRevision, RevisionEpoch::Announced),
         }
     }
 
@@ -373,30 +379,30 @@ impl List {
         for (name, epoch) in invalidated {
             self.add(name, *epoch);
         }
-        self.effects.keep_latest();
+        self.invalidated.keep_latest();
     }
 
     fn add(&mut self, name: &str, epoch: Epoch) {
         self.latest = self.latest.max(epoch);
         if let Some(target) = Target::parse(name) {
             if let Target::Revision(_) = target {
-                self.revise(name, epoch);
+                self.apply_revision(name, epoch);
             }
-            self.effects.add(target, epoch);
+            self.invalidated.add(target, epoch);
         }
     }
 
-    fn revise(&mut self, name: &str, epoch: Epoch) {
+    fn apply_revision(&mut self, name: &str, epoch: Epoch) {
         let is_own = self.revision.as_ref().is_some_and(|own| {
             let rest = name.strip_prefix(&**own);
             rest.is_some_and(|rest| rest.is_empty() || is_return(rest))
         });
-        let revised = if is_own {
-            &mut self.revised
+        let revision_epoch = if is_own {
+            &mut self.revision_epoch
         } else {
-            &mut self.other_revised
+            &mut self.other_revision_epoch
         };
-        *revised = (*revised).max(Some(epoch));
+        *revision_epoch = (*revision_epoch).max(Some(epoch));
         if self.pending.as_deref() == Some(name) {
             self.pending = None;
         }
@@ -404,14 +410,14 @@ impl List {
 
     fn validity_of(&self, key: &str, metadata: &Metadata) -> Validity {
         let names = variants_of(key);
-        let applies = |effect: &Effect<Epoch>, unnumbered: &Effect<Sighting>| {
-            effect.latest_on(key, &names, metadata) > metadata.epoch
+        let applies = |numbered: &NameSet<Epoch>, unnumbered: &NameSet<Sighting>| {
+            numbered.latest_for(key, &names, metadata) > metadata.epoch
                 || self
                     .unnumbered
-                    .is_since(unnumbered.latest_on(key, &names, metadata), metadata)
+                    .is_since(unnumbered.latest_for(key, &names, metadata), metadata)
         };
-        let Effects { stale, purged } = &self.effects;
-        let unnumbered = &self.unnumbered.effects;
+        let InvalidatedNames { stale, purged } = &self.invalidated;
+        let unnumbered = &self.unnumbered.invalidated;
         if applies(purged, &unnumbered.purged) {
             Validity::Purged
         } else if applies(stale, &unnumbered.stale) {
@@ -423,24 +429,24 @@ impl List {
 }
 
 impl Unnumbered {
-    fn see(&mut self, rows: &[OutboxRow], latest: Epoch) {
+    fn record(&mut self, rows: &[OutboxRow], latest: Epoch) {
         self.latest = Sighting(self.latest.0 + 1);
         self.epochs.insert(self.latest, latest);
         for OutboxRow { id, name } in rows {
             if !self.rows.contains_key(id) {
                 self.rows.insert(id.clone(), (name.clone(), self.latest));
-                self.affect(name, self.latest);
+                self.invalidate(name, self.latest);
             }
         }
-        self.effects.keep_latest();
+        self.invalidated.keep_latest();
     }
 
-    fn keep(&mut self, ids: &HashSet<String>) {
+    fn retain(&mut self, ids: &HashSet<String>) {
         let mut rows = std::mem::take(&mut self.rows);
         rows.retain(|id, _| ids.contains(id));
-        self.effects = Effects::default();
+        self.invalidated = InvalidatedNames::default();
         for (name, sighting) in rows.values() {
-            self.affect(name, *sighting);
+            self.invalidate(name, *sighting);
         }
         let oldest = rows.values().map(|(_, sighting)| *sighting).min();
         self.epochs
@@ -448,9 +454,9 @@ impl Unnumbered {
         self.rows = rows;
     }
 
-    fn affect(&mut self, name: &str, sighting: Sighting) {
+    fn invalidate(&mut self, name: &str, sighting: Sighting) {
         if let Some(target) = Target::parse(name) {
-            self.effects.add(target, sighting);
+            self.invalidated.add(target, sighting);
         }
     }
 
@@ -462,17 +468,17 @@ impl Unnumbered {
     }
 }
 
-impl<N: Copy + Default + Ord> Effects<N> {
+impl<N: Copy + Default + Ord> InvalidatedNames<N> {
     fn add(&mut self, target: Target<'_>, number: N) {
         let Self { stale, purged } = self;
         match target {
             Target::Key(key) => stale.add(number, key, |names| &mut names.keys),
             Target::Tag(tag) => stale.add(number, tag, |names| &mut names.tags),
-            Target::Prefix("") | Target::Revision(_) => stale.affect_all(number),
+            Target::Prefix("") | Target::Revision(_) => stale.invalidate_all_before(number),
             Target::Prefix(text) => stale.add(number, text, |names| &mut names.prefixes),
             Target::Purged(key) => purged.add(number, key, |names| &mut names.keys),
             Target::PurgedTag(tag) => purged.add(number, tag, |names| &mut names.tags),
-            Target::PurgedPrefix("") => purged.affect_all(number),
+            Target::PurgedPrefix("") => purged.invalidate_all_before(number),
             Target::PurgedPrefix(text) => purged.add(number, text, |names| &mut names.prefixes),
         }
     }
@@ -483,7 +489,7 @@ impl<N: Copy + Default + Ord> Effects<N> {
     }
 }
 
-impl<N: Copy + Default + Ord> Effect<N> {
+impl<N: Copy + Default + Ord> NameSet<N> {
     fn add(&mut self, number: N, name: &str, kind: impl FnOnce(&mut Self) -> &mut Names<N>) {
         self.latest = self.latest.max(number);
         if number > self.before {
@@ -492,7 +498,7 @@ impl<N: Copy + Default + Ord> Effect<N> {
     }
 
     /// Affects all versions from before `number`, in place of the names up to then.
-    fn affect_all(&mut self, number: N) {
+    fn invalidate_all_before(&mut self, number: N) {
         self.latest = self.latest.max(number);
         if number > self.before {
             self.before = number;
@@ -506,33 +512,33 @@ impl<N: Copy + Default + Ord> Effect<N> {
         [&self.keys, &self.prefixes, &self.tags]
     }
 
-    /// Drops all names but the latest [`KEPT`] ones, if there are more than [`MOST`]. Few versions in use
+    /// Drops all names but the latest [`KEPT_NAMES`] ones, if there are more than [`MAX_NAMES`]. Few versions in use
     /// are that old.
     fn keep_latest(&mut self) {
         let names = self.names();
-        if names.iter().map(|names| names.len()).sum::<usize>() > MOST {
+        if names.iter().map(|names| names.len()).sum::<usize>() > MAX_NAMES {
             let mut numbers: Vec<_> = names.iter().flat_map(|names| names.numbers()).collect();
-            let last_dropped = numbers.len() - KEPT - 1;
+            let last_dropped = numbers.len() - KEPT_NAMES - 1;
             let last_dropped = *numbers.select_nth_unstable(last_dropped).1;
-            self.affect_all(last_dropped);
+            self.invalidate_all_before(last_dropped);
         }
     }
 
     /// Returns the latest number of an invalidation of this resource, whose key has these `names`, or
     /// of a part of it.
-    fn latest_on(&self, key: &str, names: &[Cow<'_, str>], metadata: &Metadata) -> N {
-        if metadata.of_all {
+    fn latest_for(&self, key: &str, names: &[Cow<'_, str>], metadata: &Metadata) -> N {
+        if metadata.depends_on_everything {
             return self.latest;
         }
         let tags = metadata.tags.iter();
         let tags = tags.filter_map(|tag| self.tags.get(&bounded(tag)));
         let parts = metadata.parts.iter();
-        let parts = parts.map(|part| self.latest_on_key(part, &variants_of(part)));
+        let parts = parts.map(|part| self.latest_for_key(part, &variants_of(part)));
         let latest = parts.chain(tags).max().unwrap_or_default();
-        latest.max(self.latest_on_key(key, names)).max(self.before)
+        latest.max(self.latest_for_key(key, names)).max(self.before)
     }
 
-    fn latest_on_key(&self, key: &str, names: &[Cow<'_, str>]) -> N {
+    fn latest_for_key(&self, key: &str, names: &[Cow<'_, str>]) -> N {
         let keys = names.iter().filter_map(|name| self.keys.get(name));
         let latest = keys.chain(self.prefixes.latest_prefix_of(key));
         latest.max().unwrap_or_default()
@@ -565,12 +571,12 @@ mod tests {
         }
     }
 
-    fn known(list: &[(Target<'_>, i64)]) -> InvalidationList {
+    fn list_of(list: &[(Target<'_>, i64)]) -> InvalidationList {
         let invalidations = InvalidationList::new(None);
         let named =
             |(target, epoch): &(Target<'_>, i64)| (target.name().expect("fits"), Epoch(*epoch));
         let list: Vec<_> = list.iter().map(named).collect();
-        invalidations.learn(&list);
+        invalidations.apply(&list);
         invalidations
     }
 
@@ -629,14 +635,14 @@ mod tests {
             (Target::Revision("x"), "/a", &[], Validity::Invalidated),
         ];
         for (target, key, tags, void) in table {
-            let known = known(&[(*target, 7)]);
+            let list = list_of(&[(*target, 7)]);
             assert_eq!(
-                known.validity_of(key, &metadata(6, tags)),
+                list.validity_of(key, &metadata(6, tags)),
                 *void,
                 "{target:?} {key}"
             );
             assert_eq!(
-                known.validity_of(key, &metadata(7, tags)),
+                list.validity_of(key, &metadata(7, tags)),
                 Validity::Valid,
                 "{target:?} {key}"
             );
@@ -645,7 +651,7 @@ mod tests {
 
     #[test]
     fn an_invalidation_of_everything_takes_the_place_of_older_ones() {
-        let all = known(&[
+        let all = list_of(&[
             (Target::Key("/a"), 1),
             (Target::Tag("t"), 2),
             (Target::Purged("/p"), 3),
@@ -653,7 +659,7 @@ mod tests {
             (Target::Key("/b"), 5),
         ]);
         assert_eq!(
-            all.read(|list| list.effects.stale.names().map(Names::len)),
+            all.read(|list| list.invalidated.stale.names().map(Names::len)),
             [1, 0, 0]
         );
         assert_eq!((all.seen().0, all.latest().0), (5, 5));
@@ -670,7 +676,7 @@ mod tests {
     }
 
     /// Returns the name that a process says which has just begun.
-    fn said(process: &InvalidationList) -> Option<String> {
+    fn pending(process: &InvalidationList) -> Option<String> {
         process.decide_announcement();
         process.pending_revision()
     }
@@ -682,43 +688,43 @@ mod tests {
             let names = names
                 .iter()
                 .map(|(name, epoch)| ((*name).to_owned(), Epoch(*epoch)));
-            process.learn(&names.collect::<Vec<_>>());
+            process.apply(&names.collect::<Vec<_>>());
             process
         };
-        assert_eq!(said(&seen(&[])).as_deref(), Some("revision:1"));
+        assert_eq!(pending(&seen(&[])).as_deref(), Some("revision:1"));
         let both = [("revision:1", 3), ("revision:2", 7)];
         let began = seen(&both);
-        assert_eq!(said(&began).as_deref(), Some("revision:1;7"));
+        assert_eq!(pending(&began).as_deref(), Some("revision:1;7"));
         // Until the name is stored, versions of others count as stale, and own ones do not.
         let version = |revision| Metadata {
             revision,
             ..metadata(10, &[])
         };
         assert_eq!(
-            began.validity_of("/", &version(Revised::In(Epoch(8)))),
+            began.validity_of("/", &version(RevisionEpoch::Announced(Epoch(8)))),
             Validity::Invalidated
         );
         let own = version(began.revision());
         assert_eq!(began.validity_of("/", &own), Validity::Valid);
-        began.learn(&[("revision:1;7".to_owned(), Epoch(12))]);
+        began.apply(&[("revision:1;7".to_owned(), Epoch(12))]);
         assert_eq!(began.pending_revision(), None);
         assert_eq!(began.validity_of("/", &own), Validity::Invalidated);
         let returned = seen(&[both[0], both[1], ("revision:1;7", 9)]);
         assert_eq!(
-            (said(&returned), returned.revision()),
-            (None, Revised::In(Epoch(9)))
+            (pending(&returned), returned.revision()),
+            (None, RevisionEpoch::Announced(Epoch(9)))
         );
         assert_eq!(
-            returned.validity_of("/", &version(Revised::In(Epoch(7)))),
+            returned.validity_of("/", &version(RevisionEpoch::Announced(Epoch(7)))),
             Validity::Invalidated
         );
         assert_eq!(
-            returned.validity_of("/", &version(Revised::In(Epoch(9)))),
+            returned.validity_of("/", &version(RevisionEpoch::Announced(Epoch(9)))),
             Validity::Valid
         );
         // Another revision, whose name only begins in the same way.
         let other = seen(&[both[0], ("revision:1;", 4), ("revision:1;x", 5)]);
-        assert_eq!(said(&other).as_deref(), Some("revision:1;5"));
+        assert_eq!(pending(&other).as_deref(), Some("revision:1;5"));
     }
 
     #[test]
@@ -746,10 +752,10 @@ mod tests {
 
     #[test]
     fn names_that_are_not_kept_count_as_everything_of_their_list() {
-        let all = known(&[(Target::Tag("t"), 1), (Target::Purged("/p"), 2)]);
-        all.affect_all(NameList::Stale, Epoch(9));
+        let all = list_of(&[(Target::Tag("t"), 1), (Target::Purged("/p"), 2)]);
+        all.invalidate_all_before(NameList::Stale, Epoch(9));
         assert_eq!((all.seen().0, all.latest().0), (2, 2), "not all are known");
-        all.have_seen(Epoch(9));
+        all.mark_seen(Epoch(9));
         assert_eq!((all.seen().0, all.latest().0), (9, 9));
         assert_eq!(
             all.validity_of("/a", &metadata(8, &[])),
@@ -757,7 +763,7 @@ mod tests {
         );
         assert_eq!(all.validity_of("/a", &metadata(9, &[])), Validity::Valid);
         assert_eq!(all.validity_of("/p", &metadata(1, &[])), Validity::Purged);
-        all.affect_all(NameList::Purged, Epoch(8));
+        all.invalidate_all_before(NameList::Purged, Epoch(8));
         assert_eq!(all.validity_of("/a", &metadata(7, &[])), Validity::Purged);
         assert_eq!(
             all.validity_of("/a", &metadata(8, &[])),
@@ -782,20 +788,21 @@ mod tests {
                 names.collect::<Vec<_>>()
             };
             let all = InvalidationList::new(None);
-            let most = i64::try_from(MOST).expect("fits");
-            all.learn(&names(1..most + 1));
+            let most = i64::try_from(MAX_NAMES).expect("fits");
+            all.apply(&names(1..most + 1));
             assert_eq!(all.validity_of("?", &metadata(0, &[])), Validity::Valid);
-            all.learn(&names(most + 1..most + 2));
+            all.apply(&names(most + 1..most + 2));
             let left = all.read(|list| {
-                let effects = [&list.effects.stale, &list.effects.purged].map(Effect::names);
-                effects
+                let invalidated =
+                    [&list.invalidated.stale, &list.invalidated.purged].map(NameSet::names);
+                invalidated
                     .as_flattened()
                     .iter()
                     .map(|names| names.len())
                     .sum::<usize>()
             });
-            assert_eq!(left, KEPT);
-            let dropped = most + 1 - i64::try_from(KEPT).expect("fits");
+            assert_eq!(left, KEPT_NAMES);
+            let dropped = most + 1 - i64::try_from(KEPT_NAMES).expect("fits");
             assert_eq!(all.validity_of("?", &metadata(dropped - 1, &[])), effect);
             assert_eq!(
                 all.validity_of("?", &metadata(dropped, &[])),
@@ -808,20 +815,20 @@ mod tests {
 
     #[test]
     fn invalidation_learned_twice_or_late_changes_nothing() {
-        let known = known(&[(Target::Key("/a"), 9)]);
-        known.add("key:/a", Epoch(4));
+        let list = list_of(&[(Target::Key("/a"), 9)]);
+        list.add("key:/a", Epoch(4));
         assert_eq!(
-            known.validity_of("/a", &metadata(8, &[])),
+            list.validity_of("/a", &metadata(8, &[])),
             Validity::Invalidated
         );
-        known.learn(&[]);
-        assert_eq!(known.seen(), Epoch(9));
+        list.apply(&[]);
+        assert_eq!(list.seen(), Epoch(9));
         // The process adds its own invalidation of epoch 12 before it learns the epochs 10 and 11
         // of other processes.
-        known.add("key:/b", Epoch(12));
-        assert_eq!((known.seen().0, known.latest().0), (9, 12));
+        list.add("key:/b", Epoch(12));
+        assert_eq!((list.seen().0, list.latest().0), (9, 12));
         assert_eq!(
-            known.validity_of("/b", &metadata(9, &[])),
+            list.validity_of("/b", &metadata(9, &[])),
             Validity::Invalidated
         );
     }

@@ -30,7 +30,7 @@ const STEPS: usize = 10;
 impl Listing {
     /// Returns a page of the entries that pass the filter, after a sync, if one is due.
     pub(crate) async fn entries(&self, filter: &EntryFilter) -> Result<EntryPage, Error> {
-        self.know_latest().await?;
+        self.wait_until_known().await?;
         let (mut entries, mut from) = (Vec::new(), filter.first_name());
         for _ in 0..STEPS {
             let stored = self.environment.store.call(List::new(&from, STEP)).await?;
@@ -72,7 +72,7 @@ impl Listing {
 
     /// Returns the entry of this key.
     pub(crate) async fn entry(&self, key: &str) -> Result<Option<Entry>, Error> {
-        self.know_latest().await?;
+        self.wait_until_known().await?;
         let name = bounded(key);
         let row = self
             .environment
@@ -101,12 +101,12 @@ impl Listing {
     }
 
     /// Returns the resources that were generated last, the latest one first.
-    pub(crate) async fn latest(&self, most: usize) -> Result<Vec<Entry>, Error> {
-        self.know_latest().await?;
+    pub(crate) async fn latest(&self, limit: usize) -> Result<Vec<Entry>, Error> {
+        self.wait_until_known().await?;
         let rows = self
             .environment
             .store
-            .call(Latest { most })
+            .call(Latest { limit })
             .await?
             .into_iter();
         Ok(rows.map(|row| self.entry_of(row).1).collect())
@@ -124,13 +124,13 @@ impl Listing {
             stale_if_error: Duration::ZERO,
         };
         let by_age = Freshness::by_age(row.age, &terms);
-        let undated = if row.undated {
+        let age_unknown = if row.age_unknown {
             Freshness::Stale
         } else {
             Freshness::Fresh
         };
         let freshness = by_age
-            .max(undated)
+            .max(age_unknown)
             .max(self.environment.list.validity_of(&key, &metadata).into());
         let lock = LockInfo::of(row.lock);
         let cools_down = lock.cools_down();

@@ -32,7 +32,7 @@ impl Listing {
     }
 
     /// Waits until this process knows the invalidations, for as long as a request would.
-    async fn know_latest(&self) -> Result<(), Error> {
+    async fn wait_until_known(&self) -> Result<(), Error> {
         self.sync.wait_if_overdue().await;
         self.sync.wait_for_all_before_start().await
     }

@@ -11,7 +11,7 @@ use super::{
     Progress, Regenerations,
     generator::Generate,
     machine::{self, Keeping, Output, ProbeResult, Regeneration, Stored},
-    report::Report,
+    report::RegenerationReport,
 };
 use crate::{
     cache::{
@@ -20,14 +20,14 @@ use crate::{
         parts::{Chain, Permit},
     },
     policy::Refresh,
-    timing::RECHECK,
+    timing::RECHECK_INTERVAL,
 };
 
 pub(super) type Input = machine::Input<Representations>;
 type Action = machine::Action<Representations>;
 
 /// An action under way. Its end is an input, and perhaps the lease that it has acquired.
-pub(super) type Running = Pin<Box<dyn Future<Output = (Input, Option<Lease>)> + Send>>;
+pub(super) type ActionFuture = Pin<Box<dyn Future<Output = (Input, Option<Lease>)> + Send>>;
 
 /// A running regeneration.
 pub(super) struct Driver {
@@ -38,7 +38,7 @@ pub(super) struct Driver {
     /// `None`: visitors cannot watch this regeneration any more, as it is over.
     progress: Option<watch::Sender<Progress>>,
     /// The regeneration of this key before this one, until it has released its lease.
-    before: Option<watch::Receiver<()>>,
+    previous_release: Option<watch::Receiver<()>>,
     /// Closes at the end of this regeneration. `Some`: the lease is being released.
     releasing: Option<watch::Sender<()>>,
     /// `None`: the caller has not returned it yet.
@@ -46,10 +46,10 @@ pub(super) struct Driver {
     /// The generators that wait for this regeneration.
     pub(super) outer: Option<Arc<Chain>>,
     /// The permit of the regeneration that this one is a part of.
-    lent: Option<Permit>,
+    inherited_permit: Option<Permit>,
     pub(super) permit: Option<Permit>,
     pub(super) lease: Option<Lease>,
-    pub(super) report: Report,
+    pub(super) report: RegenerationReport,
 }
 
 impl Driver {
@@ -60,7 +60,7 @@ impl Driver {
         policy: Refresh,
         regeneration: Regeneration<Representations>,
         progress: watch::Sender<Progress>,
-        before: Option<watch::Receiver<()>>,
+        previous_release: Option<watch::Receiver<()>>,
     ) -> Self {
         Self {
             regenerations: Arc::clone(regenerations),
@@ -68,21 +68,25 @@ impl Driver {
             policy,
             regeneration,
             progress: Some(progress),
-            before,
+            previous_release,
             releasing: None,
             work: None,
             outer: None,
-            lent: None,
+            inherited_permit: None,
             permit: None,
             lease: None,
-            report: Report::default(),
+            report: RegenerationReport::default(),
         }
     }
 
     /// Sets the generators that wait for this regeneration, and the permit that they lend.
-    pub(super) fn started_by(&mut self, outer: Option<Arc<Chain>>, lent: Option<Permit>) {
+    pub(super) fn started_by(
+        &mut self,
+        outer: Option<Arc<Chain>>,
+        inherited_permit: Option<Permit>,
+    ) {
         self.outer = outer;
-        self.lent = lent;
+        self.inherited_permit = inherited_permit;
     }
 
     pub(super) fn generates_by(&mut self, work: Generate) {
@@ -109,7 +113,7 @@ impl Driver {
             Ok(()) => Input::Start,
             Err(_) => Input::StoreFailed,
         };
-        let mut running = nothing();
+        let mut running = no_action();
         loop {
             match self.on(input) {
                 Some(Action::End) => return,
@@ -163,14 +167,14 @@ impl Driver {
         // First the key is free for the next regeneration: a visitor who is answered below may come
         // again at once, and find the page invalidated.
         let visitors = if self.regeneration.is_releasing() {
-            self.leave(true)
+            self.deregister(true)
         } else {
             self.progress.clone()
         };
         if let (Some(progress), Some(visitors)) = (progress, visitors) {
             let begins_to_wait = matches!(progress, Progress::HeldByPeer);
-            let before = visitors.send_replace(progress);
-            if begins_to_wait && !matches!(before, Progress::HeldByPeer) {
+            let previous_release = visitors.send_replace(progress);
+            if begins_to_wait && !matches!(previous_release, Progress::HeldByPeer) {
                 self.waits();
             }
         }
@@ -180,9 +184,9 @@ impl Driver {
     /// Waits until the regeneration before has released its lease. The time that its statements may
     /// take bounds the wait; the lease that is not released by then will be found held.
     async fn wait_for_release(&mut self) {
-        if let Some(mut before) = self.before.take() {
+        if let Some(mut previous_release) = self.previous_release.take() {
             let limit = self.regenerations.environment.store.limit();
-            let closed = async { while before.changed().await.is_ok() {} };
+            let closed = async { while previous_release.changed().await.is_ok() {} };
             let _ = tokio::time::timeout(limit.saturating_mul(2), closed).await;
         }
     }
@@ -190,7 +194,7 @@ impl Driver {
     /// Takes the key from the list of running regenerations, so that a request can start the next
     /// one. `releases`: the next one has to wait until this one ends. Returns the channel of the
     /// visitors who watch; dropping it closes it.
-    fn leave(&mut self, releases: bool) -> Option<watch::Sender<Progress>> {
+    fn deregister(&mut self, releases: bool) -> Option<watch::Sender<Progress>> {
         let progress = self.progress.take()?;
         let (sender, receiver) = watch::channel(());
         let mut running = self.regenerations.running.lock();
@@ -206,7 +210,7 @@ impl Driver {
         Some(progress)
     }
 
-    fn carry_out(&mut self, action: Action) -> Running {
+    fn carry_out(&mut self, action: Action) -> ActionFuture {
         if !action.needs_permit() {
             self.permit = None;
         }
@@ -217,17 +221,17 @@ impl Driver {
             }
             Action::Probe { known } => self.probe(known),
             Action::Acquire { seen } => self.acquire(seen),
-            Action::Generate { as_of, reason } => self.generate(as_of, reason),
+            Action::Generate { snapshot, reason } => self.generate(snapshot, reason),
             Action::Publish {
                 version,
                 renews,
                 keeping,
             } => {
-                self.lent = None;
+                self.inherited_permit = None;
                 self.publish(version, renews, keeping)
             }
             Action::Release { cooldown, removes } => {
-                self.lent = None;
+                self.inherited_permit = None;
                 self.release(cooldown, removes)
             }
             Action::AwaitVisitor { at_most } => self.await_visitor(at_most),
@@ -238,7 +242,7 @@ impl Driver {
                     (Input::PeerLease { held }, None)
                 })
             }
-            Action::Sleep | Action::End => nothing(),
+            Action::Sleep | Action::End => no_action(),
         }
     }
 
@@ -246,11 +250,11 @@ impl Driver {
     fn take_permit(&mut self) -> bool {
         let permits = Arc::clone(&self.regenerations.permits);
         let own = || permits.try_acquire_owned().ok().map(Arc::new);
-        self.permit = self.lent.clone().or_else(own);
+        self.permit = self.inherited_permit.clone().or_else(own);
         self.permit.is_some()
     }
 
-    fn probe(&self, known: Fence) -> Running {
+    fn probe(&self, known: Fence) -> ActionFuture {
         let (regenerations, key) = (Arc::clone(&self.regenerations), self.key.clone());
         let (name, policy) = (self.lock_name(), self.policy);
         let newest = self.regeneration.newest().cloned();
@@ -262,11 +266,11 @@ impl Driver {
             let Ok(found) = regenerations.environment.store.read(probe).await else {
                 return (Input::StoreFailed, None);
             };
-            let before = newest.as_ref().map(|newest| &*newest.page);
+            let previous_release = newest.as_ref().map(|newest| &*newest.page);
             let stored = match found.entry {
                 None => Stored::NoNewer,
                 Some(entry) => {
-                    let version = Version::stored(&key, entry, asked, &policy, before);
+                    let version = Version::stored(&key, entry, asked, &policy, previous_release);
                     if readable.is_none_or(|readable| readable(&version.page)) {
                         Stored::Version(version)
                     } else {
@@ -287,7 +291,7 @@ impl Driver {
         })
     }
 
-    fn acquire(&self, seen: Fence) -> Running {
+    fn acquire(&self, seen: Fence) -> ActionFuture {
         let name = self.lock_name();
         let locks = self.regenerations.environment.locks.clone();
         let locks = locks.lease(self.policy.lease);
@@ -301,7 +305,7 @@ impl Driver {
 
     /// Stores the version under the lease. `renews`: the fence of a stored version with the same content,
     /// which is renewed instead.
-    fn publish(&self, version: Version, renews: Option<Fence>, keeping: Keeping) -> Running {
+    fn publish(&self, version: Version, renews: Option<Fence>, keeping: Keeping) -> ActionFuture {
         let regenerations = Arc::clone(&self.regenerations);
         let row = self.lease.as_ref().map(|lease| lease.row().clone());
         let (metadata, history) = self.texts(&version, renews.is_none());
@@ -328,7 +332,7 @@ impl Driver {
         })
     }
 
-    fn release(&mut self, cooldown: Duration, removes: bool) -> Running {
+    fn release(&mut self, cooldown: Duration, removes: bool) -> ActionFuture {
         let store = self.regenerations.environment.store.clone();
         let lease = self.lease.take();
         Box::pin(async move {
@@ -347,7 +351,7 @@ impl Driver {
 
     /// Waits for a visitor, or for the end of the process. Meanwhile a visitor can join this regeneration,
     /// and it runs no statement. If no visitor comes, takes the key from the list of running regenerations.
-    fn await_visitor(&self, at_most: Duration) -> Running {
+    fn await_visitor(&self, at_most: Duration) -> ActionFuture {
         let (regenerations, key) = (Arc::clone(&self.regenerations), self.key.clone());
         let Some(visitors) = self.progress.clone() else {
             return Box::pin(async { (Input::NobodyWaits, None) });
@@ -370,9 +374,9 @@ impl Driver {
                     watched = running.joinable.remove(&*key);
                     break;
                 }
-                tokio::time::sleep(RECHECK / 10).await;
+                tokio::time::sleep(RECHECK_INTERVAL / 10).await;
             }
-            // After the lock, as in `leave`.
+            // After the lock, as in `deregister`.
             drop(watched);
             (Input::NobodyWaits, None)
         })
@@ -391,7 +395,7 @@ impl Driver {
 impl Drop for Driver {
     /// Lets another request start a regeneration, after a panic, too.
     fn drop(&mut self) {
-        let visitors = self.leave(false);
+        let visitors = self.deregister(false);
         if let (Some(visitors), None) = (visitors, &self.work) {
             visitors.send_replace(Progress::Withdrawn);
         }
@@ -407,6 +411,6 @@ impl Drop for Driver {
 }
 
 /// An action without an end.
-fn nothing() -> Running {
+fn no_action() -> ActionFuture {
     Box::pin(std::future::pending())
 }

@@ -9,15 +9,15 @@ use tracing::Instrument;
 
 use super::{
     Generator, Regenerations,
-    driver::{Driver, Input, Running},
+    driver::{ActionFuture, Driver, Input},
     machine,
 };
 use crate::{
     cache::{
         Answer, Failure, Generated, Metadata, Page, Version,
         entry::Origin,
-        epochs::AsOf,
-        parts::{self, Inherited, Run},
+        epochs::Snapshot,
+        parts::{self, Inherited, RunContext},
     },
     clock::micros,
     event::Reason,
@@ -36,11 +36,12 @@ impl Regenerations {
 
     /// Logs a header whose value changes with each generation, once for each header: clients fetch
     /// the page again and again although its body stays the same.
-    fn warn_of_retagging(&self, before: Option<&Page>, page: &Page) {
-        let (Some(before), Some(name)) = (before, &page.body.retagged_by) else {
+    fn warn_of_retagging(&self, previous_release: Option<&Page>, page: &Page) {
+        let (Some(previous_release), Some(name)) = (previous_release, &page.body.retagged_by)
+        else {
             return;
         };
-        let is_second = before.body.retagged_by.as_ref() == Some(name);
+        let is_second = previous_release.body.retagged_by.as_ref() == Some(name);
         if is_second && self.is_first_retagging_by(name) {
             tracing::warn!(
                 target: "perennial::regeneration",
@@ -62,7 +63,7 @@ impl Regenerations {
     /// Runs a generator for one caller, and stores nothing.
     pub(crate) async fn unstored(&self, key: &str, generator: Generator) -> Answer {
         let outer = parts::current().and_then(|run| run.chain());
-        let run = Run::generator(self.site(), &key.into(), outer, None, Duration::ZERO);
+        let run = RunContext::for_generator(self.site(), &key.into(), outer, None, Duration::ZERO);
         match Arc::new(run).carry_out(generator).await {
             Generated::Content(response) => {
                 let page = Page::new(key, response, Metadata::default(), None);
@@ -78,7 +79,7 @@ impl Regenerations {
 
 impl Driver {
     /// Runs the generator in a task of its own.
-    pub(super) fn generate(&mut self, as_of: AsOf, reason: Reason) -> Running {
+    pub(super) fn generate(&mut self, snapshot: Snapshot, reason: Reason) -> ActionFuture {
         let generator = self.work.as_mut().and_then(|work| work.run.take());
         let Some(generator) = generator else {
             // A regeneration has one action that runs the generator.
@@ -88,7 +89,7 @@ impl Driver {
         // Before the generator begins, as what it knows.
         let sightings = self.regenerations.environment.list.sightings();
         let started = self.regenerations.environment.now();
-        let run = Arc::new(Run::generator(
+        let run = Arc::new(RunContext::for_generator(
             self.regenerations.site(),
             &self.key,
             self.outer.take(),
@@ -102,7 +103,7 @@ impl Driver {
         let task = tokio::spawn(run.in_current_span());
         let mut task = AbortOnDropHandle::new(task);
         let key = self.key.clone();
-        let before = self.regeneration.newest().cloned();
+        let previous_release = self.regeneration.newest().cloned();
         let fence = self.lease.as_ref().map(Lease::fence);
         self.generator_begins(reason);
         let (regenerations, policy) = (Arc::clone(&self.regenerations), self.policy);
@@ -117,12 +118,16 @@ impl Driver {
             let took = regenerations.environment.now() - started;
             let generated = match generated {
                 Generated::Content(response) => {
-                    let dated_before = before.as_ref().map(|before| regenerations.date_of(before));
-                    let before = before.as_ref().map(|before| &*before.page);
+                    let dated_before = previous_release
+                        .as_ref()
+                        .map(|previous_release| regenerations.date_of(previous_release));
+                    let previous_release = previous_release
+                        .as_ref()
+                        .map(|previous_release| &*previous_release.page);
                     let modified = fence.and_then(|fence| {
-                        Page::last_modified(&response, fence, before, dated_before)
+                        Page::last_modified(&response, fence, previous_release, dated_before)
                     });
-                    let AsOf { epoch, revision } = as_of;
+                    let Snapshot { epoch, revision } = snapshot;
                     let said = response.extensions();
                     let tags: Tags = said.get().cloned().unwrap_or_default();
                     let Tags(tags) = tags.and(inherited.tags.iter());
@@ -133,14 +138,14 @@ impl Driver {
                         revision,
                         tags,
                         refresh_after,
-                        parts_last: inherited.left().filter(|_| !policy.outlives_parts),
+                        parts_fresh_for: inherited.fresh_for().filter(|_| !policy.outlives_parts),
                         parts: inherited.keys.into_iter().collect(),
-                        of_all: inherited.of_all,
+                        depends_on_everything: inherited.depends_on_everything,
                         is_provisional: inherited.is_provisional,
                         modified,
                     };
-                    let mut page = Page::new(&key, response, metadata, before);
-                    regenerations.warn_of_retagging(before, &page);
+                    let mut page = Page::new(&key, response, metadata, previous_release);
+                    regenerations.warn_of_retagging(previous_release, &page);
                     let published = began.saturating_add(micros(took));
                     let times = GenerationTimes { began, published };
                     page.meta.timed(&policy, times);

@@ -95,15 +95,15 @@ use crate::{
     cache::{
         Failure, Meta,
         entry::{
-            Answer, CacheEntry, Content, DecisionContext, Freshness, Origin, Page, Pause,
-            PeerLease, Version,
+            Answer, CacheEntry, DecisionContext, Freshness, Origin, Page, Pause, PeerLease,
+            SameContent, Version,
         },
-        epochs::{AsOf, Validity},
+        epochs::{Snapshot, Validity},
     },
     clock::Tick,
     event::{Bypass, Outcome, Reason},
     extensions::Tags,
-    timing::{BRIEF_RETENTION, POLL_PAUSES, PUBLISH_PAUSES, PUBLISH_RETRY, RECHECK},
+    timing::{BRIEF_RETENTION, POLL_PAUSES, PUBLISH_PAUSES, PUBLISH_RETRY_LIMIT, RECHECK_INTERVAL},
 };
 
 /// What the driver tells the machine.
@@ -203,9 +203,9 @@ pub(crate) enum Action<B> {
     /// Acquire the lease, provided that the lock's fence is still `seen`: a publish since then has
     /// changed the fence. Ends with [`Input::Acquired`] or [`Input::StoreFailed`].
     Acquire { seen: Fence },
-    /// Run the generator, with or without a lease. The version's metadata has `as_of`. Ends with
+    /// Run the generator, with or without a lease. The version's metadata has `snapshot`. Ends with
     /// [`Input::Generated`]; the next action cancels a generator that still runs.
-    Generate { as_of: AsOf, reason: Reason },
+    Generate { snapshot: Snapshot, reason: Reason },
     /// Publish this version under the lease. `renews`: without sending the content, which is the
     /// same as in the stored version with this fence. Ends with [`Input::Published`] or
     /// [`Input::StoreFailed`].
@@ -306,7 +306,7 @@ pub(super) enum State<B> {
     AskingForPeerLease,
     Generating {
         lease: Option<Fence>,
-        as_of: AsOf,
+        snapshot: Snapshot,
         began: Tick,
     },
     Publishing(Publishing<B>),
@@ -381,7 +381,7 @@ pub(crate) struct Regeneration<B> {
     pub(super) request: LeaderRequest,
 }
 
-impl<B: Content> Regeneration<B> {
+impl<B: SameContent> Regeneration<B> {
     /// Creates a regeneration of a key with this entry in memory, and the first progress for its
     /// visitors.
     pub(crate) fn new(
@@ -473,7 +473,7 @@ impl<B: Content> Regeneration<B> {
     /// began, and so before this one begins.
     fn latest_epoch(&self, context: &DecisionContext<'_>) -> Epoch {
         let newest = self.newest.as_ref();
-        let newest = newest.map_or(Epoch::NONE, |newest| newest.page.meta.as_of().epoch);
+        let newest = newest.map_or(Epoch::NONE, |newest| newest.page.meta.snapshot().epoch);
         context.list.latest().max(newest)
     }
 }
@@ -485,7 +485,7 @@ struct Transition<'a, B> {
     output: Output<B>,
 }
 
-impl<'a, B: Content> Transition<'a, B> {
+impl<'a, B: SameContent> Transition<'a, B> {
     fn new(machine: &'a mut Regeneration<B>, context: &'a DecisionContext<'a>) -> Self {
         Self {
             machine,
@@ -532,12 +532,12 @@ impl<'a, B: Content> Transition<'a, B> {
                 self.wait_for_peer();
             }
             (State::Acquiring { probed }, Input::Acquired(Some(fence))) => {
-                self.generate(Some(fence), self.as_of(probed.unwrap_or_default()));
+                self.generate(Some(fence), self.snapshot(probed.unwrap_or_default()));
             }
             (State::Acquiring { probed: None }, Input::Acquired(None)) => self.probe(),
             (State::Acquiring { .. }, Input::Acquired(None)) => {
                 if self.is_servable_to_leader() {
-                    self.keep_old(Outcome::Elsewhere, RECHECK);
+                    self.keep_old(Outcome::HeldByPeer, RECHECK_INTERVAL);
                 } else {
                     self.wait_for_peer();
                 }
@@ -562,7 +562,7 @@ impl<'a, B: Content> Transition<'a, B> {
                 let at_most = if self.is_servable() {
                     Duration::ZERO
                 } else {
-                    RECHECK
+                    RECHECK_INTERVAL
                 };
                 let action = Action::AwaitVisitor { at_most };
                 self.enter(State::AwaitingVisitor { since }, action);
@@ -581,24 +581,24 @@ impl<'a, B: Content> Transition<'a, B> {
             (
                 State::Generating {
                     lease,
-                    as_of,
+                    snapshot,
                     began,
                 },
                 Input::Generated(generated),
             ) => {
-                self.generated(lease, as_of, began, generated);
+                self.generated(lease, snapshot, began, generated);
             }
             (
                 State::Generating {
                     lease,
-                    as_of,
+                    snapshot,
                     began,
                 },
                 Input::TimerFired,
             ) => {
                 let timeout = self.context.policy.timeout;
                 let late = Failure::new(format!("the generator took longer than {timeout:?}"));
-                self.generated(lease, as_of, began, Generated::Failed(late));
+                self.generated(lease, snapshot, began, Generated::Failed(late));
                 if let Some(conclusion) = &mut self.output.conclusion {
                     conclusion.outcome = Outcome::TimedOut;
                 }
@@ -658,7 +658,7 @@ impl<'a, B: Content> Transition<'a, B> {
     fn begin(&mut self) {
         let is_servable = self.is_servable();
         if is_servable && !self.machine.has_permit {
-            return self.keep_old(Outcome::Busy, RECHECK);
+            return self.keep_old(Outcome::Busy, RECHECK_INTERVAL);
         }
         let lock_untouched = Origin::Published {
             lock_untouched: true,
@@ -697,11 +697,11 @@ impl<'a, B: Content> Transition<'a, B> {
         self.machine.failures = lock.failures;
         // The database's clock may have been ahead when the lock was released, and was then set back:
         // the cooldown seems to last for years.
-        let longest = self.context.policy.cooldown_time().max(RECHECK);
+        let longest = self.context.policy.cooldown_time().max(RECHECK_INTERVAL);
         let remaining = lock.remaining.min(longest);
         if lock.remaining.is_zero() {
             if shows_stale && !self.machine.has_permit {
-                return self.keep_old(Outcome::Busy, RECHECK);
+                return self.keep_old(Outcome::Busy, RECHECK_INTERVAL);
             }
             let probed = Some(found.epoch);
             let action = Action::Acquire { seen: lock.fence };
@@ -716,7 +716,7 @@ impl<'a, B: Content> Transition<'a, B> {
             });
             if self.is_servable_to_leader() {
                 // The sync tells when to ask again.
-                self.keep_old(Outcome::Elsewhere, Duration::ZERO);
+                self.keep_old(Outcome::HeldByPeer, Duration::ZERO);
             } else {
                 self.wait_for_peer();
             }
@@ -727,8 +727,8 @@ impl<'a, B: Content> Transition<'a, B> {
             if self.grant_error_grace(remaining) {
                 self.serve_old(remaining, Pause::Cooldown);
             } else {
-                let as_of = self.as_of(found.epoch);
-                self.cool_down(remaining, remaining, as_of, None);
+                let snapshot = self.snapshot(found.epoch);
+                self.cool_down(remaining, remaining, snapshot, None);
                 self.answer(Answer::Unavailable {
                     retry_in: remaining,
                 });
@@ -781,14 +781,14 @@ impl<'a, B: Content> Transition<'a, B> {
     /// a lease and not stored.
     fn go_on_without_store(&mut self) {
         if self.is_servable() {
-            return self.keep_old(Outcome::DatabaseUnavailable, RECHECK);
+            return self.keep_old(Outcome::DatabaseUnavailable, RECHECK_INTERVAL);
         }
         let Some((until, meta)) = self.local_cooldown() else {
-            return self.generate(None, self.as_of(Epoch::NONE));
+            return self.generate(None, self.snapshot(Epoch::NONE));
         };
         self.output.entry = Some(CacheEntry::Cooldown {
             until,
-            recheck_at: until.min(self.context.now + RECHECK),
+            recheck_at: until.min(self.context.now + RECHECK_INTERVAL),
             failures: self.machine.failures,
             failure: None,
             meta,
@@ -811,17 +811,17 @@ impl<'a, B: Content> Transition<'a, B> {
 
     // The generator, and the way to the end.
 
-    fn generate(&mut self, lease: Option<Fence>, as_of: AsOf) {
+    fn generate(&mut self, lease: Option<Fence>, snapshot: Snapshot) {
         if !self.show_stale(true) {
             self.show(Progress::GeneratingFirst);
         }
         let generating = State::Generating {
             lease,
-            as_of,
+            snapshot,
             began: self.context.now,
         };
         let reason = self.reason();
-        self.enter(generating, Action::Generate { as_of, reason });
+        self.enter(generating, Action::Generate { snapshot, reason });
     }
 
     /// Returns the reason for the regeneration, from the newest version before.
@@ -843,7 +843,7 @@ impl<'a, B: Content> Transition<'a, B> {
     fn generated(
         &mut self,
         lease: Option<Fence>,
-        as_of: AsOf,
+        snapshot: Snapshot,
         began: Tick,
         generated: Generated<Arc<Page<B>>>,
     ) {
@@ -869,13 +869,13 @@ impl<'a, B: Content> Transition<'a, B> {
                     _ => policy.interval,
                 };
                 self.conclude(Outcome::NotStored(why));
-                self.hit_for_pass(why, time, as_of, tags);
+                self.hit_for_pass(why, time, snapshot, tags);
                 // A stored version, if there is one, was shared before and must go. If the removal
                 // fails, the next regeneration tries again. A version that is too large here stays,
                 // as another process may have a larger limit.
                 (Duration::ZERO, why != Bypass::TooLarge)
             }
-            Generated::Failed(failure) => (self.failed(lease, as_of, failure), false),
+            Generated::Failed(failure) => (self.failed(lease, snapshot, failure), false),
         };
         match lease {
             Some(_) => self.release(cooldown, removes),
@@ -884,7 +884,7 @@ impl<'a, B: Content> Transition<'a, B> {
     }
 
     /// Answers after a failure, and returns the cooldown.
-    fn failed(&mut self, lease: Option<Fence>, as_of: AsOf, failure: Failure) -> Duration {
+    fn failed(&mut self, lease: Option<Fence>, snapshot: Snapshot, failure: Failure) -> Duration {
         let policy = self.context.policy;
         let serves_old = self.grant_error_grace(policy.cooldown_time()) && !policy.shows_failures;
         let cooldown = if serves_old {
@@ -907,12 +907,12 @@ impl<'a, B: Content> Transition<'a, B> {
         let recheck = match lease {
             Some(_) => cooldown,
             // The store may have a version.
-            None => cooldown.min(RECHECK),
+            None => cooldown.min(RECHECK_INTERVAL),
         };
         if serves_old {
             self.serve_old(recheck, Pause::Cooldown);
         } else {
-            self.cool_down(cooldown, recheck, as_of, Some(text));
+            self.cool_down(cooldown, recheck, snapshot, Some(text));
             self.answer(Answer::Failed(failure));
         }
         cooldown
@@ -931,15 +931,15 @@ impl<'a, B: Content> Transition<'a, B> {
         let recheck = if has_lease {
             cooldown
         } else {
-            cooldown.min(RECHECK)
+            cooldown.min(RECHECK_INTERVAL)
         };
         if serves_old {
             self.serve_old(recheck, Pause::Cooldown);
         } else {
             self.machine.failures = self.machine.failures.saturating_add(1);
             let failure = "the application's code panicked in the task of the regeneration";
-            let as_of = self.as_of(Epoch::NONE);
-            self.cool_down(cooldown, recheck, as_of, Some(failure.into()));
+            let snapshot = self.snapshot(Epoch::NONE);
+            self.cool_down(cooldown, recheck, snapshot, Some(failure.into()));
         }
         self.release(cooldown, false);
     }
@@ -1059,9 +1059,9 @@ impl<'a, B: Content> Transition<'a, B> {
     }
 
     /// While the store fails, the new version is served unsaved, and the publish is tried again for the
-    /// length of a lease, for at most [`PUBLISH_RETRY`], and only while the version is servable.
+    /// length of a lease, for at most [`PUBLISH_RETRY_LIMIT`], and only while the version is servable.
     fn publish_failed(&mut self, mut publishing: Publishing<B>) {
-        let retry = self.context.policy.lease.min(PUBLISH_RETRY);
+        let retry = self.context.policy.lease.min(PUBLISH_RETRY_LIMIT);
         let retries_end = publishing.new.published_at + retry;
         let is_last = publishing.served_unsaved && self.context.now > retries_end;
         if !publishing.served_unsaved {
@@ -1101,8 +1101,8 @@ impl<'a, B: Content> Transition<'a, B> {
 
     /// Returns the epoch and revision that a generator sees that begins now. `probed`: the epoch in
     /// the store's last answer.
-    fn as_of(&self, probed: Epoch) -> AsOf {
-        AsOf {
+    fn snapshot(&self, probed: Epoch) -> Snapshot {
+        Snapshot {
             epoch: self.machine.latest_epoch(self.context).max(probed),
             revision: self.context.list.revision(),
         }
@@ -1201,7 +1201,7 @@ impl<'a, B: Content> Transition<'a, B> {
         self.conclude(outcome);
         let pause = match outcome {
             Outcome::Busy => Pause::Busy,
-            Outcome::Elsewhere => Pause::Peer,
+            Outcome::HeldByPeer => Pause::Peer,
             _ => Pause::Cooldown,
         };
         self.serve_old(time, pause);
@@ -1213,7 +1213,7 @@ impl<'a, B: Content> Transition<'a, B> {
         &mut self,
         time: Duration,
         recheck: Duration,
-        as_of: AsOf,
+        snapshot: Snapshot,
         failure: Option<Arc<str>>,
     ) {
         self.output.entry = Some(CacheEntry::Cooldown {
@@ -1221,23 +1221,23 @@ impl<'a, B: Content> Transition<'a, B> {
             recheck_at: self.context.now + recheck,
             failures: self.machine.failures,
             failure,
-            meta: self.without_version(as_of, Tags::default()),
+            meta: self.without_version(snapshot, Tags::default()),
         });
     }
 
-    fn hit_for_pass(&mut self, why: Bypass, time: Duration, as_of: AsOf, tags: Tags) {
+    fn hit_for_pass(&mut self, why: Bypass, time: Duration, snapshot: Snapshot, tags: Tags) {
         // What was shared before is withdrawn.
         self.machine.newest = None;
         self.output.entry = Some(CacheEntry::HitForPass {
-            until: self.context.now + time.max(RECHECK),
+            until: self.context.now + time.max(RECHECK_INTERVAL),
             why,
-            meta: self.without_version(as_of, tags),
+            meta: self.without_version(snapshot, tags),
         });
         self.answer(Answer::Pass(why));
     }
 
-    fn without_version(&self, as_of: AsOf, tags: Tags) -> Arc<Meta> {
-        let meta = Meta::without_version(self.context.key, as_of, tags);
+    fn without_version(&self, snapshot: Snapshot, tags: Tags) -> Arc<Meta> {
+        let meta = Meta::without_version(self.context.key, snapshot, tags);
         Arc::new(meta.seen(self.context.list.sightings()))
     }
 

@@ -35,7 +35,7 @@ use crate::{
         environment::Environment,
         invalidation::InvalidationSync,
         memory::Memory,
-        parts::{self, Run},
+        parts::{self, RunContext},
         peer_leases::PeerLeases,
     },
     ordered::{Ordered, Place},
@@ -107,8 +107,8 @@ impl Regenerations {
     }
 
     /// Returns what tells this site from others in the process.
-    pub(crate) fn site(&self) -> parts::Site {
-        parts::Site(std::ptr::from_ref(self).addr())
+    pub(crate) fn site(&self) -> parts::SiteId {
+        parts::SiteId(std::ptr::from_ref(self).addr())
     }
 
     /// Runs a request of the application on a permit, which its regeneration shares. `caller`: the
@@ -116,7 +116,7 @@ impl Regenerations {
     /// be those of generators that wait for such requests. Otherwise waits for a permit.
     pub(crate) async fn permitted<T>(
         &self,
-        caller: Option<Arc<Run>>,
+        caller: Option<Arc<RunContext>>,
         request: impl Future<Output = T>,
     ) -> T {
         let site = self.site();
@@ -129,7 +129,7 @@ impl Regenerations {
             }
         };
         let chain = caller.and_then(|run| run.chain());
-        let run = Arc::new(Run::request(site, chain, permit));
+        let run = Arc::new(RunContext::for_request(site, chain, permit));
         run.carry_out(request).await
     }
 }

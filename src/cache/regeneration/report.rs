@@ -19,7 +19,7 @@ use crate::{
 
 /// What the driver has observed of a regeneration, to be reported.
 #[derive(Default)]
-pub(super) struct Report {
+pub(super) struct RegenerationReport {
     /// Known when the generator begins.
     reason: Option<Reason>,
     /// The begin of the generator, while it runs.
@@ -32,7 +32,7 @@ pub(super) struct Report {
     found_expired_lease: bool,
 }
 
-impl Report {
+impl RegenerationReport {
     fn reason(&self) -> Reason {
         self.reason.unwrap_or(Reason::Requested)
     }
@@ -142,7 +142,7 @@ impl Driver {
             took: self.report.generation_time,
             bytes: if has_content { self.report.bytes } else { 0 },
             fence: self.fence(),
-            error: failure.map(|failure| failure.whole_text().into()),
+            error: failure.map(|failure| failure.full_text().into()),
             serves_old,
             cooldown,
         };

@@ -126,8 +126,8 @@ impl Regenerations {
         generate: &mut Option<impl FnOnce() -> Result<Generate, Bypass>>,
     ) -> Joined {
         let run = parts::current();
-        let lent = run.as_ref().and_then(|run| run.permit(self.site()));
-        visitor.has_permit = lent.is_some();
+        let inherited_permit = run.as_ref().and_then(|run| run.permit(self.site()));
+        visitor.has_permit = inherited_permit.is_some();
         // What ends with this block does so after the lock: the last reference to a version drops a
         // value of the application's.
         let (entry, mut running);
@@ -166,12 +166,12 @@ impl Regenerations {
         let (regeneration, first) = Regeneration::new(entry, request, &context);
         let (sender, progress) = watch::channel(first);
         running.joinable.insert(key.to_owned(), sender.clone());
-        let before = running.releasing.get(key).cloned();
+        let previous_release = running.releasing.get(key).cloned();
         drop(running);
         // The driver exists before the caller's closure runs: if the closure panics, the drop of
         // the driver lets another request start.
-        let mut driver = Driver::new(self, key, *policy, regeneration, sender, before);
-        driver.started_by(run.and_then(|run| run.chain()), lent);
+        let mut driver = Driver::new(self, key, *policy, regeneration, sender, previous_release);
+        driver.started_by(run.and_then(|run| run.chain()), inherited_permit);
         match generate() {
             Ok(work) => driver.generates_by(work),
             // The drop of the driver tells those who have joined meanwhile.

@@ -6,7 +6,7 @@ use http::{Method, Response};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::{
-    cache::{Cache, Target, written},
+    cache::{Cache, Target, record_writes},
     layer::own_writes::{self, Issuer},
 };
 
@@ -52,7 +52,7 @@ impl Change {
         response: impl Future<Output = Result<Response<B>, E>>,
         named: impl FnOnce(&Response<B>) -> Vec<String>,
     ) -> Result<Response<B>, E> {
-        let (mut response, own) = written(response).await;
+        let (mut response, own) = record_writes(response).await;
         let mut names = std::mem::take(&mut self.names);
         let token = self.token.take();
         if let Ok(answer) = &mut response

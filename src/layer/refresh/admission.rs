@@ -7,7 +7,7 @@ use perennial_store::locked;
 
 use crate::{
     clock::Tick,
-    timing::{KEYS_PERIOD, TOO_MANY_KEYS_LOG},
+    timing::{KEY_COUNT_PERIOD, TOO_MANY_KEYS_LOG_INTERVAL},
 };
 
 /// The keys of recent requests, up to a limit.
@@ -101,7 +101,7 @@ impl Admission {
         let mut keys = locked(&self.keys);
         let keys = &mut *keys;
         let since = *keys.since.get_or_insert(now);
-        if now >= since + KEYS_PERIOD {
+        if now >= since + KEY_COUNT_PERIOD {
             keys.once.pass();
             keys.again.pass();
             keys.since = Some(now);
@@ -111,7 +111,9 @@ impl Admission {
         let group = hash as usize % keys.refused.len().max(1);
         let refused = keys.refused.get(group);
         let was_asked = was_admitted || refused.is_some_and(|group| group.contains(&hash));
-        let was_full = keys.full.is_some_and(|full| now < full + 2 * KEYS_PERIOD);
+        let was_full = keys
+            .full
+            .is_some_and(|full| now < full + 2 * KEY_COUNT_PERIOD);
         let admitted = if was_full {
             Admitted::Briefly
         } else {
@@ -135,7 +137,7 @@ impl Admission {
         }
         let is_due = keys
             .logged
-            .is_none_or(|logged| now >= logged + TOO_MANY_KEYS_LOG);
+            .is_none_or(|logged| now >= logged + TOO_MANY_KEYS_LOG_INTERVAL);
         if is_due {
             keys.logged = Some(now);
         }
@@ -150,7 +152,9 @@ impl Admission {
         let group = hash as usize % keys.refused.len().max(1);
         let refused = keys.refused.get(group);
         let was_refused = refused.is_some_and(|group| group.contains(&hash));
-        let was_full = keys.full.is_some_and(|full| now < full + 2 * KEYS_PERIOD);
+        let was_full = keys
+            .full
+            .is_some_and(|full| now < full + 2 * KEY_COUNT_PERIOD);
         let is_admitted = has(&keys.again)
             || has(&keys.once)
             || (was_refused && keys.again.len() < self.limit)
@@ -163,7 +167,7 @@ impl Admission {
 mod tests {
     use super::*;
 
-    const PERIOD: i64 = KEYS_PERIOD.as_micros() as i64;
+    const PERIOD: i64 = KEY_COUNT_PERIOD.as_micros() as i64;
 
     fn many(limit: usize) -> Admission {
         let admission = Admission::new(limit);

@@ -16,10 +16,10 @@ use super::{own_request::OwnRequest, request::Generating, type_names};
 /// Each type is in the list once: [`knows`](Self::knows) compares numbers, so a type that counted
 /// twice would hide an unknown one.
 #[derive(Clone, Debug)]
-pub(crate) struct KnownTypes(Vec<Known>);
+pub(crate) struct KnownTypes(Vec<KnownType>);
 
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct KnownType {
     id: TypeId,
     name: &'static str,
     /// Returns the number of extensions that the type stands for in a request.
@@ -30,7 +30,7 @@ struct Known {
     declared: bool,
 }
 
-impl Known {
+impl KnownType {
     fn new<T: Clone + Send + Sync + 'static>(shared: bool) -> Self {
         let share: fn(&Extensions, &mut Extensions) = |visitor, generator| {
             // The routing's own extensions are those of the generator's request.
@@ -60,26 +60,27 @@ impl Default for KnownTypes {
     fn default() -> Self {
         Self(vec![
             #[cfg(feature = "axum")]
-            Known {
+            KnownType {
                 count: routing::count,
-                ..Known::undeclared::<axum::extract::OriginalUri>()
+                ..KnownType::undeclared::<axum::extract::OriginalUri>()
             },
             #[cfg(feature = "axum")]
-            Known::undeclared::<axum::extract::MatchedPath>(),
+            KnownType::undeclared::<axum::extract::MatchedPath>(),
             #[cfg(feature = "axum")]
-            Known::undeclared::<axum::extract::NestedPath>(),
+            KnownType::undeclared::<axum::extract::NestedPath>(),
             #[cfg(feature = "axum")]
-            Known::undeclared::<axum::extract::ConnectInfo<std::net::SocketAddr>>(),
+            KnownType::undeclared::<axum::extract::ConnectInfo<std::net::SocketAddr>>(),
             // Tests of an application have it in place of `ConnectInfo`.
             #[cfg(feature = "axum")]
-            Known::undeclared::<axum::extract::connect_info::MockConnectInfo<std::net::SocketAddr>>(
-            ),
+            KnownType::undeclared::<
+                axum::extract::connect_info::MockConnectInfo<std::net::SocketAddr>,
+            >(),
             // hyper adds this type to a request that offers an upgrade.
             #[cfg(feature = "hyper")]
-            Known::undeclared::<hyper::upgrade::OnUpgrade>(),
-            Known::undeclared::<OwnRequest>(),
-            Known::undeclared::<Generating>(),
-            Known::undeclared::<Fence>(),
+            KnownType::undeclared::<hyper::upgrade::OnUpgrade>(),
+            KnownType::undeclared::<OwnRequest>(),
+            KnownType::undeclared::<Generating>(),
+            KnownType::undeclared::<Fence>(),
         ])
     }
 }
@@ -87,10 +88,10 @@ impl Default for KnownTypes {
 impl KnownTypes {
     /// Declares a type; a later declaration of the same type replaces an earlier one.
     pub(crate) fn declare<T: Clone + Send + Sync + 'static>(&mut self, shared: bool) {
-        let known = Known::new::<T>(shared);
+        let known = KnownType::new::<T>(shared);
         match self.0.iter_mut().find(|it| it.id == known.id) {
             Some(earlier) => {
-                *earlier = Known {
+                *earlier = KnownType {
                     count: earlier.count,
                     ..known
                 }

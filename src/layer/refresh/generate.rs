@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// The most bytes of a failed response that are logged.
-const SHOWN: usize = 200;
+const SHOWN_BODY_BYTES: usize = 200;
 
 /// One run of the service as a generator.
 pub(super) async fn generate<S, ReqBody, ResBody>(
@@ -140,7 +140,7 @@ where
 
 /// Returns the beginning of the body of a failed response, for the log.
 fn shown(body: &[u8]) -> String {
-    let text = String::from_utf8_lossy(&body[..body.len().min(SHOWN)]);
+    let text = String::from_utf8_lossy(&body[..body.len().min(SHOWN_BODY_BYTES)]);
     match visible(text.trim()) {
         text if text.is_empty() => text,
         text => format!(": {text}"),

@@ -15,17 +15,17 @@ use crate::{clock::Tick, http::cache_status::Handling};
 /// The number of values that a thread caches. The place of a value follows from the version's age
 /// and from the parity of the second in which the version was generated: at any time, versions of
 /// one age in whole seconds were generated in one of two adjacent seconds.
-const RECENT: usize = 128;
+const CACHED_VALUES: usize = 128;
 
 thread_local! {
-    /// The values of the latest hits: many versions have the same [`HitFacts`], and a thread builds
+    /// The values of the latest hits: many versions have the same [`HitTimes`], and a thread builds
     /// their values once.
-    static CACHED: RefCell<[Option<HitValues>; RECENT]> = const { RefCell::new([const { None }; RECENT]) };
+    static CACHED: RefCell<[Option<HitValues>; CACHED_VALUES]> = const { RefCell::new([const { None }; CACHED_VALUES]) };
 }
 
 /// The facts of a hit that change each second, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct HitFacts {
+pub(super) struct HitTimes {
     pub(super) age: u64,
     pub(super) ttl: i64,
     pub(super) browser_cache: u64,
@@ -33,7 +33,7 @@ pub(super) struct HitFacts {
     made: i64,
 }
 
-impl HitFacts {
+impl HitTimes {
     pub(super) fn new(made: Tick, now: Tick, ttl: i64, browser_cache: Duration) -> Self {
         Self {
             age: (now - made).as_secs(),
@@ -45,7 +45,7 @@ impl HitFacts {
 }
 
 pub(super) struct HitValues {
-    of: HitFacts,
+    of: HitTimes,
     pub(super) age: HeaderValue,
     /// The time of the generation (RFC 9110 §6.6.1), not of the hit. A recipient takes the greater of
     /// `Age` and the time since `Date` (RFC 9111 §4.2.3), and here the two are equal. `None`: the
@@ -61,14 +61,14 @@ pub(super) struct HitValues {
 impl HitValues {
     /// Applies a function to the values. `age`: the exact age of the version.
     pub(super) fn with<T>(
-        hit: HitFacts,
+        hit: HitTimes,
         age: impl Fn() -> Duration,
         mut take: impl FnMut(&Self) -> T,
     ) -> T {
         let cached = CACHED.try_with(|cached| {
             let mut cached = cached.borrow_mut();
             let place = hit.age.wrapping_mul(2).wrapping_add((hit.made & 1) as u64);
-            let place = &mut cached[place as usize % RECENT];
+            let place = &mut cached[place as usize % CACHED_VALUES];
             match place {
                 Some(values) if values.of == hit => take(values),
                 _ => take(place.insert(Self::new(hit, age()))),
@@ -79,7 +79,7 @@ impl HitValues {
     }
 
     /// Makes the values in one buffer, so that they take two allocations.
-    fn new(of: HitFacts, age: Duration) -> Self {
+    fn new(of: HitTimes, age: Duration) -> Self {
         // The values of a hit take some 100 bytes.
         let mut buffer = BytesMut::with_capacity(160);
         let mut value = |text: &dyn Display| {

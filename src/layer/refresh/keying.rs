@@ -165,7 +165,7 @@ impl Key {
     #[inline]
     pub(super) fn of<'a>(&'a self, parts: &'a Parts) -> Option<Resource<'a>> {
         let resource = self.of_any_length(parts)?;
-        (resource.key.len() <= key::MOST_BYTES).then_some(resource)
+        (resource.key.len() <= key::MAX_KEY_BYTES).then_some(resource)
     }
 
     #[inline]

@@ -5,12 +5,12 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 
 use crate::{
     http::fields::{ascii, seconds},
-    layer::{ResponseBody, refresh::hit_values::HitFacts},
+    layer::{ResponseBody, refresh::hit_values::HitTimes},
 };
 
 /// The headers that say how to read the content of a 200, and so have no place in a 304: the entity
 /// tag covers them, and a client has them already (RFC 9110 §15.4.5).
-const OF_THE_CONTENT: [HeaderName; 9] = [
+const CONTENT_HEADERS: [HeaderName; 9] = [
     header::ACCEPT_RANGES,
     header::CONTENT_ENCODING,
     header::CONTENT_LANGUAGE,
@@ -26,7 +26,7 @@ const OF_THE_CONTENT: [HeaderName; 9] = [
 /// beside a tag. A client replaces its own headers by these.
 pub(super) fn leave_out<B>(response: &mut Response<ResponseBody<B>>) {
     let headers = response.headers_mut();
-    for name in &OF_THE_CONTENT {
+    for name in &CONTENT_HEADERS {
         headers.remove(name);
     }
     if headers.contains_key(header::ETAG) {
@@ -51,7 +51,7 @@ pub(super) fn refuse<B>(response: &mut Response<ResponseBody<B>>) {
 }
 
 /// Lets a content delivery network use this version for `limit` from now, while it is fresh.
-pub(super) fn allow_cdn(headers: &mut HeaderMap, hit: HitFacts, limit: Duration) {
+pub(super) fn allow_cdn(headers: &mut HeaderMap, hit: HitTimes, limit: Duration) {
     let fresh = hit.ttl.max(0).unsigned_abs().min(limit.as_secs());
     let value = match fresh {
         0 => HeaderValue::from_static("no-cache"),

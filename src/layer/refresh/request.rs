@@ -14,7 +14,7 @@ use http::{
 #[cfg(feature = "axum")]
 use super::routing;
 use crate::{
-    cache::parts::{self, Run},
+    cache::parts::{self, RunContext},
     event::Bypass,
     http::fields::list,
     key::{Part, normal},
@@ -31,7 +31,7 @@ pub(super) struct Generating {
     pub(super) missed: Arc<[&'static str]>,
     /// The generator's run, once it has begun. A middleware may hand the request to another task, and
     /// keep it for longer than the run lasts.
-    pub(super) run: Weak<Run>,
+    pub(super) run: Weak<RunContext>,
 }
 
 impl Generating {
@@ -45,7 +45,7 @@ impl Generating {
 
 /// Returns the run that a request belongs to: a generator's, or one of the application's own requests.
 #[inline(always)]
-pub(super) fn run_of(parts: &Parts) -> Option<Arc<Run>> {
+pub(super) fn run_context_of(parts: &Parts) -> Option<Arc<RunContext>> {
     if !parts::is_any_running() {
         return None;
     }

@@ -3,7 +3,7 @@ use std::{sync::Arc, time::Duration};
 use http::{Extensions, HeaderMap, Method, Request, Response, header, request::Parts};
 
 use super::{
-    hit_values::{HitFacts, HitValues},
+    hit_values::{HitTimes, HitValues},
     outgoing,
     own_request::OwnRequest,
     request::matched,
@@ -116,7 +116,7 @@ impl RefreshLayer {
         let head = parts.method == Method::HEAD;
         let made_at = version.made_at();
         let ttl = self.cache.ttl(version, &self.policy, now);
-        let hit = HitFacts::new(made_at, now, ttl, self.policy.browser_cache);
+        let hit = HitTimes::new(made_at, now, ttl, self.policy.browser_cache);
         let how = made.unwrap_or(Handling::Hit { ttl: hit.ttl });
         self.served(how, own_request);
         if hit.ttl < 0 && made.is_none() {
@@ -173,7 +173,7 @@ impl RefreshLayer {
         let representation = &version.page.body.plain;
         let made_at = version.made_at();
         let ttl = self.cache.ttl(version, &self.policy, now);
-        let hit = HitFacts::new(made_at, now, ttl, self.policy.browser_cache);
+        let hit = HitTimes::new(made_at, now, ttl, self.policy.browser_cache);
         let how = Handling::Hit { ttl: hit.ttl };
         self.served(how, OwnRequest::of(&parts.extensions));
         let head = parts.method == Method::HEAD;

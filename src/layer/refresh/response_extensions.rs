@@ -9,7 +9,7 @@ use super::type_names;
 use crate::extensions::{RefreshAfter, Tags};
 
 /// Types of other crates that a page is the same without.
-const OF_OTHERS: [&str; 7] = [
+const KNOWN_RESPONSE_EXTENSIONS: [&str; 7] = [
     // What an outer middleware for metrics or for the log wants to know of the request.
     "axum::extract::matched_path::MatchedPath",
     "axum::extract::nested_path::NestedPath",
@@ -68,7 +68,8 @@ impl DroppedTypes {
         if names.is_empty() {
             return vec!["a type that this release of `http` does not name".to_owned()];
         }
-        let is_known = |name: &str| known.contains(&name) || OF_OTHERS.contains(&name);
+        let is_known =
+            |name: &str| known.contains(&name) || KNOWN_RESPONSE_EXTENSIONS.contains(&name);
         names.into_iter().filter(|name| !is_known(name)).collect()
     }
 }

@@ -22,7 +22,7 @@ use super::type_names;
 /// The number of private extensions that axum's router adds to each request: the parameters of the
 /// path.
 static PRIVATE: LazyLock<usize> = LazyLock::new(|| {
-    let fallback = run(Router::new().fallback(tell), &Uri::default());
+    let fallback = run(Router::new().fallback(echo_extensions), &Uri::default());
     fallback.map_or(0, |extensions| extensions.len() - 1)
 });
 
@@ -62,7 +62,7 @@ fn has_body_limit(extensions: &Extensions) -> bool {
 /// Returns the names of the types that axum's routing adds to each request and that code cannot
 /// name.
 pub(super) fn private_names() -> Vec<String> {
-    let fallback = run(Router::new().fallback(tell), &Uri::default());
+    let fallback = run(Router::new().fallback(echo_extensions), &Uri::default());
     let mut names = type_names::all(&fallback.unwrap_or_default());
     names.extend(
         [
@@ -87,19 +87,19 @@ pub(super) fn routed(visitor: &Extensions, uri: &Uri) -> Option<Extensions> {
     let nested = visitor.get().map(NestedPath::as_str);
     let router = Router::new().without_v07_checks();
     let router = match (matched, nested) {
-        (None, None) => router.fallback(tell),
-        (Some(route), None) => router.route(single(route)?, any(tell)),
+        (None, None) => router.fallback(echo_extensions),
+        (Some(route), None) => router.route(single(route)?, any(echo_extensions)),
         (None, Some(prefix)) if is_in_nested_service(visitor) => {
-            router.nest_service(prefix, any(tell))
+            router.nest_service(prefix, any(echo_extensions))
         }
-        (None, Some(prefix)) => router.nest(prefix, Router::new().fallback(tell)),
+        (None, Some(prefix)) => router.nest(prefix, Router::new().fallback(echo_extensions)),
         (Some(route), Some(prefix)) => {
             match single(route)?.strip_prefix(prefix.trim_end_matches('/'))? {
-                "" | "/" => router.nest_service(prefix, any(tell)),
+                "" | "/" => router.nest_service(prefix, any(echo_extensions)),
                 rest if !rest.starts_with('/') => return None,
                 rest => {
                     let inner = Router::new().without_v07_checks();
-                    router.nest(prefix, inner.route(rest, any(tell)))
+                    router.nest(prefix, inner.route(rest, any(echo_extensions)))
                 }
             }
         }
@@ -128,7 +128,7 @@ fn run(mut router: Router, uri: &Uri) -> Option<Extensions> {
 }
 
 /// Answers with the extensions of the request.
-async fn tell(request: Request<Body>) -> Response {
+async fn echo_extensions(request: Request<Body>) -> Response {
     let mut response = Response::default();
     *response.extensions_mut() = request.into_parts().0.extensions;
     response

@@ -23,7 +23,9 @@ use super::{
     target::RequestHost,
 };
 use crate::{
-    cache::{Answer, Generate, Lookup, Target, VisitOptions, Visited, interval_of, parts::Run},
+    cache::{
+        Answer, Generate, Lookup, Target, VisitOptions, Visited, interval_of, parts::RunContext,
+    },
     event::{Bypass, Served},
     extensions::Tags,
     http::cache_status::{Forward, Handling},
@@ -117,7 +119,7 @@ where
             return pass(parts, body, Bypass::Off);
         }
         let now = layer.cache.now();
-        let run = request::run_of(&parts);
+        let run = request::run_context_of(&parts);
         if let Some(run) = &run
             && run.is_within(layer.cache.site(), &resource.key)
         {
@@ -194,7 +196,8 @@ where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
 {
     // The content that `run` generates is made from this response, which the layer would have stored.
-    let run = request::run_of(&parts).filter(|run| run.is_generator() && why != Bypass::Method);
+    let run =
+        request::run_context_of(&parts).filter(|run| run.is_generator() && why != Bypass::Method);
     let own_request = OwnRequest::of(&parts.extensions).cloned();
     let request = Request::from_parts(parts, body);
     shared.layer.bypassed(&request, why);
@@ -253,7 +256,7 @@ async fn visit<S, ReqBody, ResBody>(
     forward: Forward,
     is_kept_briefly: bool,
     own: Option<OwnWrites>,
-    run: Option<Arc<Run>>,
+    run: Option<Arc<RunContext>>,
 ) -> Result<Response<ResponseBody<ResBody>>, S::Error>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone + Send + 'static,

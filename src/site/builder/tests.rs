@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::timing::{
-    FIRST_COOLDOWN, FIRST_WAIT, GENERATION, LEASE, LONGEST_COOLDOWN, NEGATIVE_INTERVAL,
-    PROVISIONAL, SHORTEST_COOLDOWN, SOFT_TIMEOUT,
+    DEFAULT_LEASE, FIRST_COOLDOWN, FIRST_WAIT, GENERATION_TIMEOUT, LONGEST_COOLDOWN,
+    MAX_NEGATIVE_INTERVAL, PROVISIONAL_INTERVAL, SHORTEST_COOLDOWN, SOFT_TIMEOUT,
 };
 use perennial_store::timing::STATEMENT_TIMEOUT;
 
@@ -60,8 +60,8 @@ fn documents_name_the_defaults_of_the_policy() {
     for (method, default) in [
         ("soft_timeout", time(SOFT_TIMEOUT)),
         ("first_wait", time(FIRST_WAIT)),
-        ("timeout", time(GENERATION)),
-        ("lease", time(LEASE)),
+        ("timeout", time(GENERATION_TIMEOUT)),
+        ("lease", time(DEFAULT_LEASE)),
         ("cooldown", cooldown),
     ] {
         let comment = default_in(POLICY, method);
@@ -102,7 +102,7 @@ fn documents_name_the_limits_of_a_site() {
     assert!(default_in(LAYER, "max_keys").starts_with(&format!("{keys}.")));
     assert!(LAYER.contains("const MAX_KEYS: usize = 10_000;"));
     let (body, headers) = (size(settings.max_body), size(settings.max_headers));
-    let (lease, third) = (time(LEASE), time(LEASE / 3));
+    let (lease, third) = (time(DEFAULT_LEASE), time(DEFAULT_LEASE / 3));
     for (document, text) in [
         (
             OPERATING,
@@ -152,7 +152,10 @@ fn documents_name_the_limits_of_a_site() {
         ),
         (
             FRESHNESS,
-            format!("did not come in time, is stale after {}", time(PROVISIONAL)),
+            format!(
+                "did not come in time, is stale after {}",
+                time(PROVISIONAL_INTERVAL)
+            ),
         ),
         (PROMISES, format!("a lease of {lease}")),
         (PROMISES, format!("extends the lease every {third}")),
@@ -161,7 +164,7 @@ fn documents_name_the_limits_of_a_site() {
         assert!(words(document).contains(&text), "{text}");
     }
     assert_eq!(
-        NEGATIVE_INTERVAL,
+        MAX_NEGATIVE_INTERVAL,
         Duration::from_secs(60),
         "a minute, in the guide"
     );

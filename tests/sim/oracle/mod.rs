@@ -215,7 +215,7 @@ impl Oracle<'_> {
                     process.open.get_or_insert(at);
                     process.syncs = Some(at);
                     for (key, resource) in self.ground.plan.resources.iter().enumerate() {
-                        if sync.awaited.contains(&resource.name)
+                        if sync.peer_keys.contains(&resource.name)
                             && let Some(way) = self.ways.get_mut(&(number, key))
                         {
                             way.last = at;

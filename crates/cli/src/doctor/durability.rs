@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::{
     Verdict,
-    patient::{Checked, Kind, Patient, found},
+    examined::{Checked, ExaminedDatabase, Kind, found},
 };
 
 /// The statements that read the settings, each setting as `name=value`.
@@ -21,7 +21,7 @@ const CRASH: &str = "a crash of the machine";
 const SERVER: &str = "a crash of the server";
 const FAILOVER: &str = "a failover to an asynchronous standby";
 
-impl Patient<'_> {
+impl ExaminedDatabase<'_> {
     pub(super) async fn durability(&mut self) -> Checked {
         let texts = match self.kind {
             // The setting belongs to a connection, and the site's connections are others.

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use super::{
     Verdict,
-    patient::{Checked, Kind, Patient, found},
+    examined::{Checked, ExaminedDatabase, Kind, found},
 };
 
-impl Patient<'_> {
+impl ExaminedDatabase<'_> {
     pub(super) async fn connection(&mut self) -> Checked {
         let since = Instant::now();
         self.text("SELECT 'answers'").await?;

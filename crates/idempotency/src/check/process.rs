@@ -241,13 +241,16 @@ impl<const N: usize> Check<N> {
         response: Option<Owner>,
         action: Action,
     ) -> (Phase, Situation) {
-        let away = || Error::step("finish", "is unavailable");
+        let away = || Error::operation("finish", "is unavailable");
         let reply = match action {
             Action::Finish(fate) => {
                 let statement = Statement::Finish(owner, response);
                 world.send(self, statement, fate).map_err(|()| away())
             }
-            Action::FinishUnfit => Err(Error::step("finish", RejectedValue("is too large".into()))),
+            Action::FinishUnfit => Err(Error::operation(
+                "finish",
+                RejectedValue("is too large".into()),
+            )),
             _ => Err(away()),
         };
         let late = action == Action::FinishAtEnd;

@@ -4,7 +4,7 @@ use super::{
     Check, Mutant,
     promises::{Promises, Sent},
 };
-use perennial_store::{Begun, Progress};
+use perennial_store::{Begun, RequestProgress};
 
 // Times in ticks.
 /// The time for which a request counts as running.
@@ -161,9 +161,9 @@ impl<const N: usize> World<N> {
             if !(again || is_over || is(Mutant::BeginOverwrites)) {
                 let progress = match row.done {
                     None if row.owner == owner => return Begun::Own,
-                    None if row.age < LENGTH => Progress::Running,
-                    None => Progress::Unknown,
-                    Some(response) => Progress::Done(response),
+                    None if row.age < LENGTH => RequestProgress::Running,
+                    None => RequestProgress::Unknown,
+                    Some(response) => RequestProgress::Done(response),
                 };
                 let fingerprint = row.sent.fingerprint().to_owned();
                 return Begun::Other {

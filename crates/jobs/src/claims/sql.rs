@@ -173,14 +173,14 @@ impl Table {
     pub(crate) fn claiming<'a>(
         &'a self,
         lock_id: &'a str,
-        most: u32,
+        limit: u32,
     ) -> Result<Claiming<'a>, Error> {
         let (table, id, lock) = (
             self.table()?,
             self.column(&self.id)?,
             self.column(&self.lock)?,
         );
-        let mut arguments = vec![Arg::Text(lock_id), Arg::Int(most.into())];
+        let mut arguments = vec![Arg::Text(lock_id), Arg::Int(limit.into())];
         let mut conditions = vec![format!("{lock} IS NULL")];
         let mut claimed = format!("{lock} = $1");
         for filter in &self.filters {

@@ -156,7 +156,7 @@ impl Locks {
         LockAttempt {
             locks: self.clone(),
             name: name.into(),
-            wait: timing::LOCK_WAIT,
+            wait: timing::DEFAULT_LOCK_WAIT,
             action: String::new(),
         }
     }

@@ -20,7 +20,7 @@ pub(super) struct LeaseSettings {
 
 impl LeaseSettings {
     pub(super) const DEFAULT: Self = Self {
-        lease: timing::LEASE,
+        lease: timing::DEFAULT_LEASE,
         at_least: Duration::ZERO,
         extends: true,
     };

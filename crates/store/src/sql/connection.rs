@@ -7,7 +7,7 @@ use sqlx::{Connection as _, Transaction};
 use super::{
     dialect::NO_TRANSACTION,
     guard,
-    run::{Arg, Done, Driver, Statement},
+    run::{Arg, Driver, Statement, StatementResult},
     statements::Dialect,
 };
 use crate::error::Error;
@@ -79,7 +79,7 @@ pub async fn run_inside<DB: Driver>(
     dialect: Dialect,
     statement: &Statement,
     arguments: &[Arg<'_>],
-) -> Result<Done<DB>, sqlx::Error> {
+) -> Result<StatementResult<DB>, sqlx::Error> {
     if let Some(guarded) = guard::inside(dialect, statement) {
         return DB::run(connection, &guarded, arguments).await;
     }

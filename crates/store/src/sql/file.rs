@@ -10,7 +10,7 @@ use std::{
 use crate::locked;
 
 /// The time between two looks at the file.
-const LOOK: Duration = Duration::from_millis(250);
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A database file that this process has opened.
 pub(super) struct DatabaseFile {
@@ -19,7 +19,7 @@ pub(super) struct DatabaseFile {
     #[cfg(unix)]
     opened: Option<(u64, u64)>,
     /// The time of the latest look.
-    looked: Mutex<Instant>,
+    checked_at: Mutex<Instant>,
     /// The write-ahead log at the latest look at this process's descriptors.
     #[cfg(target_os = "linux")]
     log: Mutex<Option<(u64, u64)>>,
@@ -34,7 +34,7 @@ impl DatabaseFile {
             #[cfg(unix)]
             opened: identity(&path).ok(),
             path,
-            looked: Mutex::new(Instant::now()),
+            checked_at: Mutex::new(Instant::now()),
             #[cfg(target_os = "linux")]
             log: Mutex::new(None),
             lost: OnceLock::new(),
@@ -45,13 +45,13 @@ impl DatabaseFile {
     pub(super) fn lost(&self) -> Option<&str> {
         if self.lost.get().is_none() {
             {
-                let mut looked = locked(&self.looked);
-                if looked.elapsed() < LOOK {
+                let mut checked_at = locked(&self.checked_at);
+                if checked_at.elapsed() < CHECK_INTERVAL {
                     return None;
                 }
-                *looked = Instant::now();
+                *checked_at = Instant::now();
             }
-            if let Some(what) = self.look() {
+            if let Some(what) = self.deleted_or_replaced() {
                 let path = self.path.display();
                 let text = format!(
                     "{what} of the database {path} was deleted or replaced while this process has it open, so that no other process \
@@ -64,7 +64,7 @@ impl DatabaseFile {
         self.lost.get().map(String::as_str)
     }
 
-    fn look(&self) -> Option<&'static str> {
+    fn deleted_or_replaced(&self) -> Option<&'static str> {
         #[cfg(unix)]
         match identity(&self.path) {
             Ok(found) if Some(found) == self.opened => {}

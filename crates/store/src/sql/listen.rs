@@ -6,12 +6,12 @@ use tokio::time::sleep;
 use crate::{
     error::Error,
     sql::Database,
-    timing::{LISTEN_AGAIN, LISTEN_PAUSE},
+    timing::{LISTEN_RETRY_PAUSE, NOTIFICATION_WINDOW},
 };
 
 #[doc(hidden)]
 impl Database {
-    /// Returns a future that calls `heard` after notifications, once for all that arrive within 50
+    /// Returns a future that calls `on_notification` after notifications, once for all that arrive within 50
     /// ms.
     ///
     /// # Errors
@@ -20,7 +20,7 @@ impl Database {
     pub fn listen<F: Fn() + Send + Sync>(
         &self,
         prefix: &str,
-        heard: F,
+        on_notification: F,
     ) -> Result<impl Future<Output = ()> + Send + use<F>, Error> {
         let pool = self.postgres().cloned().ok_or_else(|| {
             Error::invalid("only PostgreSQL notifies of invalidations: leave out `Builder::listen`")
@@ -34,24 +34,28 @@ impl Database {
         let channel = format!("{prefix}invalidation");
         Ok(async move {
             loop {
-                if let Err(error) = hear(&pool, &channel, &heard).await {
+                if let Err(error) = listen_until_failure(&pool, &channel, &on_notification).await {
                     tracing::debug!(%error, "no longer listening; trying again");
                 }
-                sleep(LISTEN_AGAIN).await;
+                sleep(LISTEN_RETRY_PAUSE).await;
             }
         })
     }
 }
 
 /// Runs until the connection is lost.
-async fn hear(pool: &PgPool, channel: &str, heard: &(impl Fn() + Sync)) -> Result<(), sqlx::Error> {
+async fn listen_until_failure(
+    pool: &PgPool,
+    channel: &str,
+    on_notification: &(impl Fn() + Sync),
+) -> Result<(), sqlx::Error> {
     let mut listener = PgListener::connect_with(pool).await?;
     listener.listen(channel).await?;
     while listener.try_recv().await?.is_some() {
-        sleep(LISTEN_PAUSE).await;
+        sleep(NOTIFICATION_WINDOW).await;
         // One sync covers all notifications that have arrived.
         while listener.next_buffered().is_some() {}
-        heard();
+        on_notification();
     }
     Ok(())
 }

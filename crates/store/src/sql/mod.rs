@@ -34,7 +34,7 @@ use crate::timing::CONNECT_LIMIT;
 use crate::{
     calls::Backend,
     error::Error,
-    timing::{CONNECTIONS_LIMIT, PREPARE_LIMIT, STATEMENT_TIMEOUT, within},
+    timing::{PREPARE_CONNECT_LIMIT, PREPARE_LIMIT, STATEMENT_TIMEOUT, within},
 };
 pub use connection::Connection;
 pub use tables::Tables;
@@ -219,7 +219,7 @@ impl OnPool for Opening {
             let begun = Instant::now();
             let mut prepared = store.dialect().await;
             // The server has answered before. On a loaded machine it is slow to take more connections.
-            while prepared.as_ref().is_err_and(is_late) && begun.elapsed() < CONNECTIONS_LIMIT {
+            while prepared.as_ref().is_err_and(is_late) && begun.elapsed() < PREPARE_CONNECT_LIMIT {
                 prepared = store.dialect().await;
             }
             prepared?;

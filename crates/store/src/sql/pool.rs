@@ -20,21 +20,21 @@ use crate::{
     sql::{
         file::DatabaseFile,
         guard::{self, Guard, Settings, setting},
-        run::{Arg, Cells, Done, Driver, Statement, is_broken, is_contended},
+        run::{Arg, Cells, Driver, Statement, StatementResult, is_broken, is_contended},
         statements::Dialect,
     },
-    timing::{Backoff, SIGN_OF_LIFE, STATEMENT_PAUSES, URGENT},
+    timing::{Backoff, RETURN_LIMIT, STATEMENT_PAUSES, URGENT_WAIT},
 };
 
 /// The numbers of further attempts. A statement that lost to another one is tried for some two
 /// seconds: it wins in the end. A statement whose connection broke is tried for a fifth of a second:
 /// the server may stay away.
-const TRIES: [u32; 2] = [19, 8];
+const STATEMENT_TRIES: [u32; 2] = [19, 8];
 
 /// The number of further attempts of a statement that was not done, as its connection was in a wrong state.
 /// Where an application leaves each connection so, a caller may be given many of these in a row. The
 /// call's time limit ends the attempts earlier.
-const TRIES_ELSEWHERE: u32 = 1000;
+const SESSION_TRIES: u32 = 1000;
 
 /// A connection of a pool, or one beside it.
 ///
@@ -68,7 +68,7 @@ impl<DB: Driver> Borrowed<DB> {
 
     pub fn give_back(mut self) {
         if let Some(Source::Pool(connection)) = self.connection.take() {
-            give_back(connection, SIGN_OF_LIFE);
+            give_back(connection, RETURN_LIMIT);
         }
     }
 
@@ -221,7 +221,9 @@ impl<DB: Driver> Connections<DB> {
     /// Asks one connection for its settings, which no guard knows yet.
     fn read_settings(&self) -> BoxFuture<'_, Result<Settings, sqlx::Error>> {
         Box::pin(async {
-            let mut broken = Backoff::new(STATEMENT_PAUSES).random().tries(TRIES[1]);
+            let mut broken = Backoff::new(STATEMENT_PAUSES)
+                .random()
+                .tries(STATEMENT_TRIES[1]);
             loop {
                 let mut borrowed = self.borrow().await?;
                 let read = settings_on::<DB>(borrowed.connection()).await;
@@ -260,7 +262,7 @@ impl<DB: Driver> Connections<DB> {
         // A database in memory is its connections' alone.
         let is_elsewhere = DB::RULES.is_networked || DB::file(&options).is_some();
         let connection = if self.is_urgent && is_elsewhere {
-            match timeout(URGENT, self.pool.acquire()).await {
+            match timeout(URGENT_WAIT, self.pool.acquire()).await {
                 Ok(connection) => Source::Pool(connection?),
                 Err(_) => self.connect_beside(&options).await?,
             }
@@ -300,9 +302,7 @@ impl<DB: Driver> Connections<DB> {
     pub async fn acquire(&self) -> Result<Borrowed<DB>, sqlx::Error> {
         let guard = self.guard().await?;
         let alone = guard.alone::<DB>();
-        let mut tries = Backoff::new(STATEMENT_PAUSES)
-            .random()
-            .tries(TRIES_ELSEWHERE);
+        let mut tries = Backoff::new(STATEMENT_PAUSES).random().tries(SESSION_TRIES);
         loop {
             let mut borrowed = self.borrow().await?;
             borrowed.leaves_nothing = false;
@@ -342,7 +342,7 @@ impl<DB: Driver> Connections<DB> {
         guard: &Guard,
         statement: &Statement,
         arguments: &[Arg<'_>],
-    ) -> Result<Done<DB>, sqlx::Error> {
+    ) -> Result<StatementResult<DB>, sqlx::Error> {
         let mut borrowed = self.borrow().await?;
         let done = async {
             if let Guard::Apart(_) = guard
@@ -367,7 +367,7 @@ impl<DB: Driver> Connections<DB> {
         &self,
         statement: &Statement,
         arguments: &[Arg<'_>],
-    ) -> Result<Done<DB>, sqlx::Error> {
+    ) -> Result<StatementResult<DB>, sqlx::Error> {
         let statement = self.guarded(statement).await?;
         self.run(&statement, arguments).await
     }
@@ -378,7 +378,7 @@ impl<DB: Driver> Connections<DB> {
         &self,
         statement: &Guarded,
         arguments: &[Arg<'_>],
-    ) -> Result<Done<DB>, sqlx::Error> {
+    ) -> Result<StatementResult<DB>, sqlx::Error> {
         let again = |error: &_| is_broken::<DB>(error) || is_contended::<DB>(error);
         self.run_while(again, statement, arguments).await
     }
@@ -389,11 +389,11 @@ impl<DB: Driver> Connections<DB> {
         again: impl Fn(&sqlx::Error) -> bool,
         Guarded(statement): &Guarded,
         arguments: &[Arg<'_>],
-    ) -> Result<Done<DB>, sqlx::Error> {
+    ) -> Result<StatementResult<DB>, sqlx::Error> {
         let guard = self.guard().await?;
         let backoff = |tries| Backoff::new(STATEMENT_PAUSES).random().tries(tries);
-        let [mut lost, mut broken] = TRIES.map(backoff);
-        let mut left = backoff(TRIES_ELSEWHERE);
+        let [mut lost, mut broken] = STATEMENT_TRIES.map(backoff);
+        let mut left = backoff(SESSION_TRIES);
         loop {
             let error = match self.once(guard, statement, arguments).await {
                 Err(error) => error,
@@ -423,7 +423,7 @@ async fn run_on<DB: Driver>(
     guard: &Guard,
     statement: &Statement,
     arguments: &[Arg<'_>],
-) -> Result<Done<DB>, sqlx::Error> {
+) -> Result<StatementResult<DB>, sqlx::Error> {
     match DB::run(connection, statement, arguments).await {
         Err(error) if !DB::RULES.is_networked && guard.has_failed::<DB>(&error) => {
             let rollback = Statement::new(DB::RULES.dialect, "", "ROLLBACK");

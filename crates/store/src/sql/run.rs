@@ -60,10 +60,10 @@ pub trait Driver: Supported<Row: Cells> {
         connection: &'a mut Self::Connection,
         statement: &'a Statement,
         arguments: &'a [Arg<'a>],
-    ) -> Running<'a, Done<Self>>;
+    ) -> StatementFuture<'a, StatementResult<Self>>;
 }
 
-type Running<'a, T> = BoxFuture<'a, Result<T, sqlx::Error>>;
+type StatementFuture<'a, T> = BoxFuture<'a, Result<T, sqlx::Error>>;
 
 impl<DB> Driver for DB
 where
@@ -77,7 +77,7 @@ where
         connection: &'a mut Self::Connection,
         statement: &'a Statement,
         arguments: &'a [Arg<'a>],
-    ) -> Running<'a, Done<Self>> {
+    ) -> StatementFuture<'a, StatementResult<Self>> {
         if let Some(literal) = DB::RULES.literal {
             let literal = |argument: usize| literal(arguments[argument]);
             let sql = trusted(substitute(statement.sql.as_str(), literal));
@@ -222,7 +222,7 @@ pub struct Statement {
 
 impl Statement {
     pub fn new(dialect: Dialect, prefix: &str, template: &str) -> Self {
-        let sql = dialect.write(template, prefix);
+        let sql = dialect.render(template, prefix);
         let mut order = Vec::new();
         let sql = match dialect {
             Dialect::Postgres => sql,
@@ -281,7 +281,7 @@ pub enum Arg<'a> {
 }
 
 /// The result of a text: that of its last statement.
-pub struct Done<DB: Database> {
+pub struct StatementResult<DB: Database> {
     pub rows: Vec<DB::Row>,
     pub changed: u64,
     pub id: Option<i64>,
@@ -292,8 +292,10 @@ type Results<'a, DB> = BoxStream<
     Result<Either<<DB as Database>::QueryResult, <DB as Database>::Row>, sqlx::Error>,
 >;
 
-async fn collect<DB: Driver>(mut stream: Results<'_, DB>) -> Result<Done<DB>, sqlx::Error> {
-    let mut done = Done {
+async fn collect<DB: Driver>(
+    mut stream: Results<'_, DB>,
+) -> Result<StatementResult<DB>, sqlx::Error> {
+    let mut done = StatementResult {
         rows: Vec::new(),
         changed: 0,
         id: None,
@@ -315,7 +317,7 @@ async fn collect<DB: Driver>(mut stream: Results<'_, DB>) -> Result<Done<DB>, sq
 
 /// Returns the number in the first row or, without rows, the insert id of a changed row. `None`:
 /// NULL, or the statement did nothing.
-pub fn number<DB: Driver>(done: &Done<DB>) -> Result<Option<i64>, sqlx::Error> {
+pub fn number<DB: Driver>(done: &StatementResult<DB>) -> Result<Option<i64>, sqlx::Error> {
     match done.rows.first() {
         Some(row) => row.int(0),
         None => Ok(done.id.filter(|_| done.changed > 0)),

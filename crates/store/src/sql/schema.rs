@@ -184,7 +184,7 @@ pub(super) fn script(dialect: Dialect, prefix: &str) -> String {
     statements.extend([tables::NOTE, "COMMIT"]);
     let mut script = String::new();
     for statement in statements {
-        let statement = dialect.write(statement, prefix).replace("$1", &version);
+        let statement = dialect.render(statement, prefix).replace("$1", &version);
         for line in statement.lines() {
             // The indentation in this file.
             script.push_str(line.strip_prefix("    ").unwrap_or(line));

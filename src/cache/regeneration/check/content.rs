@@ -7,8 +7,8 @@ use perennial_store::Epoch;
 use crate::{
     cache::{
         Meta,
-        entry::{Content, InvalidationView, Page, Version},
-        epochs::{AsOf, Revised, Sighting, Validity},
+        entry::{InvalidationView, Page, SameContent, Version},
+        epochs::{RevisionEpoch, Sighting, Snapshot, Validity},
     },
     extensions::Tags,
 };
@@ -18,12 +18,12 @@ use crate::{
 pub(crate) struct Text {
     /// The latest epoch in the database when the generator read the data.
     pub(crate) read: Read,
-    pub(crate) as_of: AsOf,
+    pub(crate) snapshot: Snapshot,
 }
 
 pub(crate) type Read = Epoch;
 
-impl Content for Read {
+impl SameContent for Read {
     fn is_same(&self, new: &Self) -> bool {
         self == new
     }
@@ -32,7 +32,7 @@ impl Content for Read {
 impl Text {
     pub(crate) fn page(self) -> Arc<Page<Read>> {
         Arc::new(Page {
-            meta: meta(self.as_of),
+            meta: meta(self.snapshot),
             body: self.read,
         })
     }
@@ -40,13 +40,13 @@ impl Text {
     pub(crate) fn of(version: &Version<Read>) -> Self {
         Self {
             read: version.page.body,
-            as_of: version.page.meta.as_of(),
+            snapshot: version.page.meta.snapshot(),
         }
     }
 }
 
-pub(crate) fn meta(as_of: AsOf) -> Meta {
-    Meta::without_version("key", as_of, Tags::default())
+pub(crate) fn meta(snapshot: Snapshot) -> Meta {
+    Meta::without_version("key", snapshot, Tags::default())
 }
 
 /// The epochs of the invalidations of the one key; [`Epoch::NONE`]: there is none.
@@ -91,11 +91,11 @@ impl InvalidationView for ModelList {
         self.marks.latest
     }
 
-    fn revision(&self) -> Revised {
+    fn revision(&self) -> RevisionEpoch {
         if self.is_new && self.marks.revision > Epoch::NONE {
-            Revised::In(self.marks.revision)
+            RevisionEpoch::Announced(self.marks.revision)
         } else {
-            Revised::Never
+            RevisionEpoch::NoRevision
         }
     }
 
@@ -105,7 +105,7 @@ impl InvalidationView for ModelList {
     }
 
     fn validity(&self, meta: &Meta) -> Validity {
-        let metadata = meta.as_of();
+        let metadata = meta.snapshot();
         let Marks {
             stale,
             purged,

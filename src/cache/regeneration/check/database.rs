@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use perennial_store::{Awaited, Epoch, Fence, LockState};
+use perennial_store::{Epoch, Fence, LockState, PeerLeaseState};
 
 use crate::{
     cache::regeneration::check::{
@@ -78,7 +78,7 @@ pub(crate) enum Reply {
         lock: LockState,
         epoch: Epoch,
     },
-    Tried(Option<Fence>),
+    TryLock(Option<Fence>),
     Done(bool),
 }
 
@@ -87,7 +87,7 @@ pub(crate) enum Reply {
 pub(crate) struct Stored {
     pub(crate) fence: Fence,
     pub(crate) age: Duration,
-    pub(crate) undated: bool,
+    pub(crate) age_unknown: bool,
     pub(crate) text: Text,
 }
 
@@ -134,13 +134,13 @@ impl Database {
                 let entry = entry.map(|entry| Stored {
                     fence: entry.fence,
                     age: NOW - entry.made,
-                    undated: entry.made > NOW + SET_BACK,
+                    age_unknown: entry.made > NOW + SET_BACK,
                     text: entry.text,
                 });
                 let epoch = self.marks.latest;
                 Reply::Probed { entry, lock, epoch }
             }
-            Statement::Try { seen, owner } => Reply::Tried(self.try_lock(seen, owner, mutant)?),
+            Statement::Try { seen, owner } => Reply::TryLock(self.try_lock(seen, owner, mutant)?),
             Statement::Renew { row, text, known } => {
                 let stored = self.entry.map_or(Fence::NONE, |entry| entry.fence);
                 let renews = stored == known || stored == row.fence;
@@ -182,8 +182,8 @@ impl Database {
     }
 
     /// Returns the state of the page, as a sync reads it.
-    pub(crate) fn awaited(&self) -> Awaited {
-        Awaited {
+    pub(crate) fn peer_lease_state(&self) -> PeerLeaseState {
+        PeerLeaseState {
             fence: self.entry.map_or(Fence::NONE, |entry| entry.fence),
             remaining: match self.lock.owner {
                 0 => Duration::ZERO,

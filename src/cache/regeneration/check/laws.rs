@@ -17,7 +17,7 @@ use crate::{
         },
     },
     search::Broken,
-    timing::RECHECK,
+    timing::RECHECK_INTERVAL,
 };
 
 /// No visitor waits longer: for the first version, and then for three statements, the generator and
@@ -92,11 +92,11 @@ impl Process {
         setup: &Setup,
         database: &Database,
     ) -> Result<(), Broken> {
-        let Text { read, as_of, .. } = Text::of(version);
-        if as_of.epoch > read {
+        let Text { read, snapshot, .. } = Text::of(version);
+        if snapshot.epoch > read {
             return Err("S10: the epoch of a version was known before its generator began");
         }
-        if version.recheck_at > NOW + RECHECK.max(setup.policy().cooldown_time()) {
+        if version.recheck_at > NOW + RECHECK_INTERVAL.max(setup.policy().cooldown_time()) {
             return Err("S14: a process asks again after a second or the cooldown");
         }
         let stored = database

@@ -126,7 +126,7 @@ pub(crate) fn conclusion(conclusion: &Conclusion) -> &'static str {
         (Outcome::Failed, _) => "ended: failed",
         (Outcome::TimedOut, _) => "ended: timed out",
         (Outcome::Busy, _) => "ended: not begun, busy",
-        (Outcome::Elsewhere, _) => "ended: not begun, held by a peer",
+        (Outcome::HeldByPeer, _) => "ended: not begun, held by a peer",
         (Outcome::Cooldown, _) => "ended: not begun, cooldown",
         (Outcome::DatabaseUnavailable, _) => "ended: not begun, the store failed",
     }

@@ -188,8 +188,8 @@ fn of_run(run: &mut Run, each: &mut impl FnMut(Part<'_>)) {
                     .iter_mut()
                     .for_each(|entry| each(Fence(&mut entry.fence)));
             }
-            Some(Reply::Tried(Some(fence))) => each(Fence(fence)),
-            Some(Reply::Tried(None) | Reply::Learned(_) | Reply::Done(_)) | None => {}
+            Some(Reply::TryLock(Some(fence))) => each(Fence(fence)),
+            Some(Reply::TryLock(None) | Reply::Learned(_) | Reply::Done(_)) | None => {}
         }
     }
     if let Some(lease) = &mut run.lease {
@@ -315,13 +315,13 @@ impl<B: Hash> Hash for Version<B> {
             failure: _,
         } = self;
         (fence, published_at, origin, age_unknown, recheck_at).hash(hasher);
-        (pause, error_grace_until, &page.body, page.meta.as_of()).hash(hasher);
+        (pause, error_grace_until, &page.body, page.meta.snapshot()).hash(hasher);
     }
 }
 
 impl Hash for Meta {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        self.as_of().hash(hasher);
+        self.snapshot().hash(hasher);
     }
 }
 

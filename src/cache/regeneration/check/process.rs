@@ -411,7 +411,7 @@ impl Process {
             _ => return,
         };
         self.error_grace = self.error_grace.max(NOW + grace);
-        if generating.is_some_and(|text| text.as_of.epoch >= self.known.marks.purged) {
+        if generating.is_some_and(|text| text.snapshot.epoch >= self.known.marks.purged) {
             self.cooling = NOW + setup.policy().cooldown_after(failures);
         }
     }

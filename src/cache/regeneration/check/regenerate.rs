@@ -73,7 +73,7 @@ impl Process {
                 let owner = *around.owners;
                 Statement::Try { seen, owner }
             }
-            Action::Generate { as_of, .. } => {
+            Action::Generate { snapshot, .. } => {
                 let read = around.database.marks.latest;
                 let newest = run.regeneration.newest.as_ref();
                 let context = DecisionContext {
@@ -88,13 +88,13 @@ impl Process {
                     );
                 }
                 let newest = newest.map(|newest| newest.page.meta.stored.epoch);
-                if as_of.epoch > read {
+                if snapshot.epoch > read {
                     return Err("S10: the epoch of a version was known before its generator began");
                 }
-                if newest.is_some_and(|newest| as_of.epoch < newest) {
+                if newest.is_some_and(|newest| snapshot.epoch < newest) {
                     return Err("S10: a version has no older epoch than the one that it replaces");
                 }
-                run.doing = Doing::Generating(Text { read, as_of });
+                run.doing = Doing::Generating(Text { read, snapshot });
                 return self.begins(around).map(|()| None);
             }
             Action::Publish {
@@ -249,7 +249,7 @@ impl Process {
                     epoch,
                 })
             }
-            (Statement::Try { owner, .. }, Reply::Tried(fence)) => {
+            (Statement::Try { owner, .. }, Reply::TryLock(fence)) => {
                 run.lease = fence.map(|fence| Lease {
                     row: Row { owner, fence },
                     until: match mutant {
@@ -260,7 +260,7 @@ impl Process {
                 });
                 Input::Acquired(fence)
             }
-            (_, Reply::Tried(fence)) => Input::Acquired(fence),
+            (_, Reply::TryLock(fence)) => Input::Acquired(fence),
             (Statement::Renew { .. } | Statement::Publish { .. }, Reply::Done(done)) => {
                 Input::Published { accepted: done }
             }
@@ -338,7 +338,7 @@ impl Process {
             return Ok(());
         };
         if around.setup.mutant == Some(Mutant::EpochRaisedAfterGenerating) {
-            text.as_of.epoch = self.known.marks.latest.max(text.as_of.epoch);
+            text.snapshot.epoch = self.known.marks.latest.max(text.snapshot.epoch);
         }
         let generated = match result {
             Ran::Content => Generated::Content(text.page()),
@@ -364,6 +364,6 @@ fn found(entry: database::Stored, asked: Tick) -> Version<Read> {
         asked - entry.age,
         Origin::Stored,
     );
-    version.age_unknown = entry.undated;
+    version.age_unknown = entry.age_unknown;
     version
 }

@@ -174,10 +174,10 @@ fn marks(f: &mut fmt::Formatter<'_>, marks: Marks) -> fmt::Result {
 }
 
 fn text(f: &mut fmt::Formatter<'_>, text: Text) -> fmt::Result {
-    let Text { read, as_of, .. } = text;
+    let Text { read, snapshot, .. } = text;
     write!(
         f,
         "read {read} metadata {}/{:?}",
-        as_of.epoch, as_of.revision
+        snapshot.epoch, snapshot.revision
     )
 }

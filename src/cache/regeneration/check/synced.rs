@@ -20,7 +20,7 @@ impl Process {
     /// Returns the effect of a sync on what this process knows of the lease.
     pub(crate) fn told(&self, database: &Database) -> Option<PeerLease> {
         let mut held = self.held?;
-        held.on_sync(database.awaited(), NOW);
+        held.on_sync(database.peer_lease_state(), NOW);
         Some(held).filter(|held| NOW < held.until)
     }
 

@@ -300,14 +300,14 @@ impl Process {
             revision,
             ..
         } = self.known.marks;
-        let Text { read, as_of, .. } = Text::of(version);
+        let Text { read, snapshot, .. } = Text::of(version);
         if age >= POLICY.interval || version.age_unknown {
             return Err("S8: no version older than its interval is fresh");
         }
         if read < stale.max(purged).max(revision) {
             return Err("S8: no version is fresh whose invalidation is known");
         }
-        if as_of.revision < self.known.revision() {
+        if snapshot.revision < self.known.revision() {
             return Err("S8: no version of older code is fresh");
         }
         if version.origin == Origin::Unsaved && age >= context.policy.cooldown_time() {

@@ -180,7 +180,7 @@ impl World {
                 };
                 let reply = self.database.run(statement, self.setup.mutant)?;
                 seen.push(match reply {
-                    Reply::Tried(Some(_)) => "late try takes the lock",
+                    Reply::TryLock(Some(_)) => "late try takes the lock",
                     Reply::Done(true) => "late statement does something",
                     _ => "late statement does nothing",
                 });

@@ -37,7 +37,7 @@ pub(crate) const INVALIDATED: &str = "{waits}SELECT n.name, n.epoch, -1, '' FROM
 /// The rest of [`INVALIDATED`] for awaited keys.
 ///
 /// names -> name, fence of the entry or 0, time until the lease expires or 0, nothing
-pub(crate) const AWAITED: &str = " UNION ALL
+pub(crate) const PEER_LEASES: &str = " UNION ALL
     SELECT l.name, coalesce(e.fence, 0), CASE WHEN l.owner IS NULL OR l.expires_at < n.at THEN 0 ELSE l.expires_at - n.at END, ''
     FROM (SELECT {now} AS at) n JOIN {p}lock l ON l.kind = 'page' AND l.name IN ({names}) LEFT JOIN {p}entry e ON e.name = l.name";
 

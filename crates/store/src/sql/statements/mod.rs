@@ -1,6 +1,6 @@
 //! The statements, each with its text on every database side by side.
 //!
-//! In the texts `{p}` is the table prefix, `{names}` and its like are lists (see `listed`), other words
+//! In the texts `{p}` is the table prefix, `{names}` and its like are lists (see `expand_lists`), other words
 //! in braces differ by the database, and `$n` is the n-th argument of those that the comment lists
 //! before the arrow.
 
@@ -56,7 +56,7 @@ impl PerDialect {
 /// Returns a text whose lists consist of these arguments: `{names}` of the arguments alone,
 /// `{rows}` of rows with one argument each, and `{rows_with_epoch}` of rows with an argument and, on
 /// MySQL, the epoch that the row before has got.
-pub(crate) fn listed(text: &str, arguments: RangeInclusive<usize>) -> String {
+pub(crate) fn expand_lists(text: &str, arguments: RangeInclusive<usize>) -> String {
     let list = |before: &str, after: &str| {
         let items = arguments.clone();
         let items: Vec<_> = items.map(|n| format!("{before}${n}{after}")).collect();
@@ -69,21 +69,21 @@ pub(crate) fn listed(text: &str, arguments: RangeInclusive<usize>) -> String {
 
 impl Dialect {
     /// Returns a text with the database's SQL in the place of each word in braces.
-    pub fn write(self, template: &str, prefix: &str) -> String {
+    pub fn render(self, template: &str, prefix: &str) -> String {
         let mut parts = template.split('{');
         let mut sql = parts.next().unwrap_or_default().to_owned();
         for part in parts {
             let (word, rest) = part.split_once('}').expect("a word in braces");
             match word {
                 "p" => sql.push_str(prefix),
-                word => sql.push_str(&self.write(self.word(word), prefix)),
+                word => sql.push_str(&self.render(self.keyword(word), prefix)),
             }
             sql.push_str(rest);
         }
         sql
     }
 
-    fn word(self, word: &str) -> &'static str {
+    fn keyword(self, word: &str) -> &'static str {
         let sql = match word {
             // The clock: never the process's clock, and never the beginning of the transaction.
             "now" => PerDialect {
@@ -147,7 +147,7 @@ impl Dialect {
             },
             // The names from `$1` up to `$2`, which is excluded: those that begin with `$1`.
             "variants" => PerDialect::same("name >= $1 AND name < $2"),
-            word => tables::word(word).unwrap_or_else(|| panic!("{word:?} is no word of SQL")),
+            word => tables::keyword(word).unwrap_or_else(|| panic!("{word:?} is no word of SQL")),
         };
         sql.of(self)
     }
@@ -192,8 +192,8 @@ mod tests {
                 &requests::PRUNE,
             ];
             for statement in statements {
-                let statement = listed(statement.of(dialect), 1..=1);
-                let statement = words(&dialect.write(&statement, "perennial_"));
+                let statement = expand_lists(statement.of(dialect), 1..=1);
+                let statement = words(&dialect.render(&statement, "perennial_"));
                 assert!(
                     protocol.contains(&statement),
                     "{dialect:?}: docs/protocol lacks: {statement}"
@@ -217,7 +217,7 @@ mod tests {
                 .expect("the table is described");
             let rows = rows.split("\n\n").nth(1).expect("its columns follow");
             for dialect in [Dialect::Sqlite, Dialect::Postgres, Dialect::MySql] {
-                let text = dialect.write(sql.of(dialect), "");
+                let text = dialect.render(sql.of(dialect), "");
                 let lines = text.lines().skip(1).map(str::trim);
                 let others = [")", "PRIMARY KEY", "KEY", "CHECK"];
                 let is_column = |line: &&str| !others.iter().any(|other| line.starts_with(other));

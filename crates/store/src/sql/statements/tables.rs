@@ -174,7 +174,7 @@ pub(crate) const REQUEST: PerDialect = PerDialect::same(
 );
 
 /// Returns the SQL of a word that stands in these statements alone.
-pub(crate) fn word(word: &str) -> Option<PerDialect> {
+pub(crate) fn keyword(word: &str) -> Option<PerDialect> {
     let mysql = |mysql, others| PerDialect {
         mysql,
         ..PerDialect::same(others)

@@ -1,7 +1,7 @@
 use bytes::Bytes;
 use http::{Response, StatusCode};
 
-use super::{Answer, LEAST, SqlStore, Template};
+use super::{BEFORE_ALL_NAMES, SqlResult, SqlStore, Template};
 use crate::{
     calls::{Evict, Latest, List, Probe, PruneEntries, Publish, Purge, Remove},
     clock::{FOREVER, duration, micros},
@@ -9,8 +9,8 @@ use crate::{
     fence::{Epoch, Fence},
     name::{LockKind, LockName, bounded},
     rows::{
-        Counted, EVICTION, Entry, EntryRow, Listed, LockRow, LockState, Probed, Pruned, ROW,
-        VISITED_AGAIN,
+        Counted, EVICTION, EntryRow, Listed, LockRow, LockState, Probed, Pruned, ROW_OVERHEAD,
+        StoredEntry, VISITED_AGAIN,
     },
     sql::{
         dialect::SET_BACK,
@@ -21,7 +21,7 @@ use crate::{
 };
 
 impl<DB: Driver> SqlStore<DB> {
-    pub(crate) async fn probe(&self, Probe { name, known }: &Probe) -> Answer<Probed> {
+    pub(crate) async fn probe(&self, Probe { name, known }: &Probe) -> SqlResult<Probed> {
         let done = self
             .run_on(&entries::PROBE, name, &[Arg::Int(known.0)])
             .await?;
@@ -39,14 +39,14 @@ impl<DB: Driver> SqlStore<DB> {
         })
     }
 
-    fn readable(name: &str, row: &DB::Row) -> Option<Entry> {
+    fn readable(name: &str, row: &DB::Row) -> Option<StoredEntry> {
         Self::read_entry(row).unwrap_or_else(|error| {
             tracing::warn!(name, %error, "the stored entry cannot be read");
             None
         })
     }
 
-    fn read_entry(row: &DB::Row) -> Answer<Option<Entry>> {
+    fn read_entry(row: &DB::Row) -> SqlResult<Option<StoredEntry>> {
         let Some(fence) = row.int(0)?.map(Fence) else {
             return Ok(None);
         };
@@ -54,18 +54,18 @@ impl<DB: Driver> SqlStore<DB> {
         *content.status_mut() = StatusCode::from_u16(u16::try_from(row.number(4)?)?)?;
         *content.headers_mut() = wire::decode(&row.bytes(5)?.unwrap_or_default())?;
         let age = row.number(1)?;
-        Ok(Some(Entry {
+        Ok(Some(StoredEntry {
             fence,
             age: duration(age),
             generated: row.number(2)?,
-            undated: age < -SET_BACK,
+            age_unknown: age < -SET_BACK,
             content,
             epoch: row.epoch(3)?,
             metadata: row.name(7)?,
         }))
     }
 
-    pub(crate) async fn publish(&self, Publish { lease, entry }: &Publish) -> Answer<bool> {
+    pub(crate) async fn publish(&self, Publish { lease, entry }: &Publish) -> SqlResult<bool> {
         let content = &entry.content;
         let headers = wire::encode(content.headers());
         let mut arguments = vec![
@@ -100,14 +100,14 @@ impl<DB: Driver> SqlStore<DB> {
         Ok(fence == Some(lease.fence.0))
     }
 
-    pub(crate) async fn remove(&self, call: &Remove) -> Answer<bool> {
+    pub(crate) async fn remove(&self, call: &Remove) -> SqlResult<bool> {
         let done = self.run_under(&entries::REMOVE, &call.lease, &[]).await?;
         Ok(done.changed > 0)
     }
 
     /// Purges a key and its variants: breaks each lock before it removes the entry, so that no
     /// holder publishes. A variant that is being generated for the first time has a lock, too.
-    pub(crate) async fn purge(&self, Purge { key }: &Purge) -> Answer<()> {
+    pub(crate) async fn purge(&self, Purge { key }: &Purge) -> SqlResult<()> {
         let page = LockName::of(LockKind::Page, key.as_str());
         self.break_lock(&page, None).await?;
         let name = bounded(key);
@@ -122,22 +122,22 @@ impl<DB: Driver> SqlStore<DB> {
         Ok(())
     }
 
-    pub(crate) async fn list(&self, List { from, most }: &List) -> Answer<Listed> {
-        let limit = Arg::Int(i64::try_from(*most).unwrap_or(i64::MAX));
-        let done = self.run(&entries::LIST, &[Arg::Text(from), limit]).await?;
+    pub(crate) async fn list(&self, List { from, limit }: &List) -> SqlResult<Listed> {
+        let rows = Arg::Int(i64::try_from(*limit).unwrap_or(i64::MAX));
+        let done = self.run(&entries::LIST, &[Arg::Text(from), rows]).await?;
         Ok(Listed {
             rows: Self::entry_rows(&done.rows),
-            more: done.rows.len() == *most,
+            more: done.rows.len() == *limit,
         })
     }
 
-    pub(crate) async fn latest(&self, call: &Latest) -> Answer<Vec<EntryRow>> {
-        let most = [Arg::Int(i64::try_from(call.most).unwrap_or(i64::MAX))];
-        let done = self.run(&entries::LATEST, &most).await?;
+    pub(crate) async fn latest(&self, call: &Latest) -> SqlResult<Vec<EntryRow>> {
+        let limit = [Arg::Int(i64::try_from(call.limit).unwrap_or(i64::MAX))];
+        let done = self.run(&entries::LATEST, &limit).await?;
         Ok(Self::entry_rows(&done.rows))
     }
 
-    pub(crate) async fn count(&self) -> Answer<Counted> {
+    pub(crate) async fn count(&self) -> SqlResult<Counted> {
         let done = self.run(&entries::COUNT, &[]).await?;
         let row = done.rows.first().ok_or(sqlx::Error::RowNotFound)?;
         // A broken row may have a negative size.
@@ -149,13 +149,13 @@ impl<DB: Driver> SqlStore<DB> {
         })
     }
 
-    pub(crate) async fn sizes(&self) -> Answer<Vec<(String, u64)>> {
+    pub(crate) async fn sizes(&self) -> SqlResult<Vec<(String, u64)>> {
         let done = self.run(&tables::SIZES, &[]).await?;
         let size = |row: &DB::Row| Ok((row.name(0)?, u64::try_from(row.number(1)?)?));
         done.rows.iter().map(size).collect()
     }
 
-    pub(crate) async fn evict(&self, Evict { excess }: &Evict) -> Answer<u64> {
+    pub(crate) async fn evict(&self, Evict { excess }: &Evict) -> SqlResult<u64> {
         for group in EVICTION {
             let regenerated = i64::from(group.regenerated);
             let arguments = [regenerated, group.after, group.until, VISITED_AGAIN].map(Arg::Int);
@@ -170,13 +170,13 @@ impl<DB: Driver> SqlStore<DB> {
                     continue;
                 };
                 names.push(name);
-                freed += row.number(1)?.max(0).unsigned_abs() + ROW;
+                freed += row.number(1)?.max(0).unsigned_abs() + ROW_OVERHEAD;
                 fence = fence.max(row.fence(2)?);
             }
             if !names.is_empty() {
                 let fence = vec![Arg::Int(fence.0)];
                 let evict = Template::new([entries::EVICT]);
-                self.run_listed(evict, fence, &names).await?;
+                self.run_with_list(evict, fence, &names).await?;
                 return Ok(freed);
             }
         }
@@ -195,7 +195,7 @@ impl<DB: Driver> SqlStore<DB> {
 
     /// Reads a row of the list. What cannot be read of it is left empty: other rows follow, and this one
     /// can be seen and removed.
-    fn entry_row(row: &DB::Row) -> Answer<EntryRow> {
+    fn entry_row(row: &DB::Row) -> SqlResult<EntryRow> {
         let (name, age) = (row.name(0)?, row.number(2)?);
         let (status, bytes) = (u16::try_from(row.number(5)?), u64::try_from(row.number(6)?));
         let (metadata, history) = (row.name(7), row.name(8));
@@ -214,7 +214,7 @@ impl<DB: Driver> SqlStore<DB> {
             name,
             fence: row.fence(1)?,
             age: duration(age),
-            undated: age < -SET_BACK,
+            age_unknown: age < -SET_BACK,
             interval: duration(row.number(3)?),
             epoch: row.epoch(4)?,
             status: status.unwrap_or_default(),
@@ -224,8 +224,8 @@ impl<DB: Driver> SqlStore<DB> {
         })
     }
 
-    pub(crate) async fn prune_entries(&self, call: &PruneEntries) -> Answer<Option<Pruned>> {
-        let from = [Arg::Text(call.after.as_deref().unwrap_or(LEAST))];
+    pub(crate) async fn prune_entries(&self, call: &PruneEntries) -> SqlResult<Option<Pruned>> {
+        let from = [Arg::Text(call.after.as_deref().unwrap_or(BEFORE_ALL_NAMES))];
         let pruned = self.prune([&entries::NEXT, &entries::PRUNE], &from, &[]);
         let Some((last, rows)) = pruned.await? else {
             return Ok(None);

@@ -1,15 +1,13 @@
 use std::collections::HashMap;
 
-use super::{Answer, LEAST, SqlStore, Template};
+use super::{BEFORE_ALL_NAMES, SqlResult, SqlStore, Template};
 use crate::{
-    calls::{
-        Discard, Invalidate, Invalidated, LatestNames, MOST_NAMES, Number, PruneInvalidations,
-    },
+    calls::{Discard, Invalidate, Invalidated, LatestNames, MAX_NAMES, Number, PruneInvalidations},
     clock::{FOREVER, duration, micros},
     error::{BoxError, RejectedValue},
     fence::{Epoch, Fence},
     name::bounded,
-    rows::{Awaited, Numbered, OutboxRow, Synced},
+    rows::{Numbered, OutboxRow, PeerLeaseState, Synced},
     sql::{
         run::{Arg, Cells, Driver, is_broken, number},
         statements::{Dialect, PerDialect, invalidations},
@@ -21,49 +19,49 @@ use crate::{
 const SAME_FAILURE: usize = 3;
 
 impl<DB: Driver> SqlStore<DB> {
-    pub(crate) async fn invalidate(&self, call: &Invalidate) -> Answer<Epoch> {
+    pub(crate) async fn invalidate(&self, call: &Invalidate) -> SqlResult<Epoch> {
         self.invalidate_all(&call.names).await
     }
 
-    async fn invalidate_all(&self, names: &[impl AsRef<str>]) -> Answer<Epoch> {
+    async fn invalidate_all(&self, names: &[impl AsRef<str>]) -> SqlResult<Epoch> {
         let invalidate = invalidations::INVALIDATE.of(self.dialect().await?);
         let invalidate = Template::new([invalidate]);
-        let done = self.run_listed(invalidate, Vec::new(), names).await?;
+        let done = self.run_with_list(invalidate, Vec::new(), names).await?;
         let epoch = number(&done)?.ok_or("the database gave no epoch")?;
         Ok(Epoch(epoch))
     }
 
-    pub(crate) async fn invalidated(&self, call: &Invalidated) -> Answer<Synced> {
-        let mut keys = call.awaited.chunks(MOST_NAMES);
+    pub(crate) async fn invalidated(&self, call: &Invalidated) -> SqlResult<Synced> {
+        let mut keys = call.peer_keys.chunks(MAX_NAMES);
         let first = keys.next().unwrap_or_default();
         let mut synced = self.synced(call, first).await?;
         for rest in keys {
             let states_alone = Invalidated::new("", Epoch::NONE, 0, Vec::new());
             let rest = self.synced(&states_alone, rest).await?;
-            synced.awaited.extend(rest.awaited);
+            synced.peer_leases.extend(rest.peer_leases);
         }
         Ok(synced)
     }
 
     /// Carries out the call with these keys in the place of its own.
-    async fn synced(&self, call: &Invalidated, keys: &[String]) -> Answer<Synced> {
+    async fn synced(&self, call: &Invalidated, keys: &[String]) -> SqlResult<Synced> {
         let names: Vec<_> = keys.iter().map(|key| bounded(key)).collect();
         let mut parts = [invalidations::INVALIDATED, "", ""];
-        let most = i64::try_from(call.most).unwrap_or(i64::MAX);
-        let since = if most > 0 { call.since } else { Epoch::MAX };
-        let mut arguments = vec![Arg::Int(since.0), Arg::Int(most)];
-        if call.most > 0 {
+        let limit = i64::try_from(call.limit).unwrap_or(i64::MAX);
+        let since = if limit > 0 { call.since } else { Epoch::MAX };
+        let mut arguments = vec![Arg::Int(since.0), Arg::Int(limit)];
+        if call.limit > 0 {
             parts[1] = invalidations::COMMITTED;
             arguments.push(Arg::Text(match &*call.after {
-                "" => LEAST,
+                "" => BEFORE_ALL_NAMES,
                 after => after,
             }));
         }
         if !names.is_empty() {
-            parts[2] = invalidations::AWAITED;
+            parts[2] = invalidations::PEER_LEASES;
         }
         let template = Template::new(parts);
-        let done = self.run_listed(template, arguments, &names).await?;
+        let done = self.run_with_list(template, arguments, &names).await?;
         let mut synced = Synced::default();
         let mut states = HashMap::new();
         for row in &done.rows {
@@ -77,18 +75,18 @@ impl<DB: Driver> SqlStore<DB> {
                 remaining => {
                     let remaining = duration(remaining);
                     let fence = Fence(number);
-                    states.insert(name, Awaited { fence, remaining });
+                    states.insert(name, PeerLeaseState { fence, remaining });
                 }
             }
         }
         synced.names.sort_unstable_by_key(|(_, epoch)| *epoch);
         synced.committed.sort_unstable_by(|a, b| a.id.cmp(&b.id));
-        let awaited = names.iter().map(|name| states.get(&**name).copied());
-        synced.awaited = awaited.map(Option::unwrap_or_default).collect();
+        let leases = names.iter().map(|name| states.get(&**name).copied());
+        synced.peer_leases = leases.map(Option::unwrap_or_default).collect();
         Ok(synced)
     }
 
-    pub(crate) async fn number(&self, call: &Number) -> Answer<Numbered> {
+    pub(crate) async fn number(&self, call: &Number) -> SqlResult<Numbered> {
         let error = match self.number_all(&call.ids).await {
             Ok(numbered) => return Ok(numbered),
             // The connection or the server fails, not the rows.
@@ -108,7 +106,7 @@ impl<DB: Driver> SqlStore<DB> {
                 }
                 Err(error) if is_refusal::<DB>(&error) => {
                     let take = Template::new([invalidations::TAKE]);
-                    let take = self.run_listed(take, Vec::new(), std::slice::from_ref(id));
+                    let take = self.run_with_list(take, Vec::new(), std::slice::from_ref(id));
                     if let Some(row) = take.await?.rows.first() {
                         let row = outbox_row::<DB>(row)?;
                         numbered.failed.push((row, error.to_string()));
@@ -120,24 +118,24 @@ impl<DB: Driver> SqlStore<DB> {
         Ok(numbered)
     }
 
-    async fn number_all(&self, ids: &[String]) -> Answer<Numbered> {
+    async fn number_all(&self, ids: &[String]) -> SqlResult<Numbered> {
         if self.dialect().await? == Dialect::Postgres {
             let number = Template::new([invalidations::NUMBER]);
-            let done = self.run_listed(number, Vec::new(), ids).await?;
+            let done = self.run_with_list(number, Vec::new(), ids).await?;
             let rows = done.rows.iter();
             let rows = rows.map(|row| Ok((outbox_row::<DB>(row)?, row.epoch(2)?)));
             return Ok(Numbered {
-                rows: rows.collect::<Answer<_>>()?,
+                rows: rows.collect::<SqlResult<_>>()?,
                 ..Numbered::default()
             });
         }
         let take = Template::new([invalidations::TAKE]);
-        let taken = self.run_listed(take, Vec::new(), ids).await?;
+        let taken = self.run_with_list(take, Vec::new(), ids).await?;
         let rows: Vec<_> = taken
             .rows
             .iter()
             .map(outbox_row::<DB>)
-            .collect::<Answer<_>>()?;
+            .collect::<SqlResult<_>>()?;
         if rows.is_empty() {
             return Ok(Numbered::default());
         }
@@ -152,14 +150,14 @@ impl<DB: Driver> SqlStore<DB> {
         })
     }
 
-    pub(crate) async fn discard(&self, call: &Discard) -> Answer<Vec<String>> {
+    pub(crate) async fn discard(&self, call: &Discard) -> SqlResult<Vec<String>> {
         self.remove_numbered(&call.ids).await
     }
 
     /// Removes rows of the outbox. Returns the ids of those that somebody has locked.
-    async fn remove_numbered(&self, ids: &[String]) -> Answer<Vec<String>> {
+    async fn remove_numbered(&self, ids: &[String]) -> SqlResult<Vec<String>> {
         let remove = Template::new([invalidations::REMOVE]);
-        match self.run_listed(remove.clone(), Vec::new(), ids).await {
+        match self.run_with_list(remove.clone(), Vec::new(), ids).await {
             Ok(_) => return Ok(Vec::new()),
             Err(error) if !is_refusal::<DB>(&error) => return Err(error),
             Err(_) if ids.len() < 2 => return Ok(ids.to_vec()),
@@ -168,7 +166,7 @@ impl<DB: Driver> SqlStore<DB> {
         let mut left = Vec::new();
         for id in ids {
             match self
-                .run_listed(remove.clone(), Vec::new(), std::slice::from_ref(id))
+                .run_with_list(remove.clone(), Vec::new(), std::slice::from_ref(id))
                 .await
             {
                 Ok(_) => {}
@@ -179,22 +177,22 @@ impl<DB: Driver> SqlStore<DB> {
         Ok(left)
     }
 
-    pub(crate) async fn latest_epoch(&self) -> Answer<Epoch> {
+    pub(crate) async fn latest_epoch(&self) -> SqlResult<Epoch> {
         self.epoch(invalidations::LATEST_EPOCH).await
     }
 
-    pub(crate) async fn purged_until(&self) -> Answer<Epoch> {
+    pub(crate) async fn purged_until(&self) -> SqlResult<Epoch> {
         self.epoch(invalidations::PURGED_UNTIL).await
     }
 
-    async fn epoch(&self, text: &'static str) -> Answer<Epoch> {
+    async fn epoch(&self, text: &'static str) -> SqlResult<Epoch> {
         let done = self.run(&PerDialect::same(text), &[]).await?;
         Ok(Epoch(number(&done)?.ok_or(sqlx::Error::RowNotFound)?))
     }
 
-    pub(crate) async fn latest_names(&self, call: &LatestNames) -> Answer<Vec<(String, Epoch)>> {
-        let most = i64::try_from(call.most).unwrap_or(i64::MAX);
-        let arguments = [call.list as i64, call.before.0, most].map(Arg::Int);
+    pub(crate) async fn latest_names(&self, call: &LatestNames) -> SqlResult<Vec<(String, Epoch)>> {
+        let limit = i64::try_from(call.limit).unwrap_or(i64::MAX);
+        let arguments = [call.list as i64, call.before.0, limit].map(Arg::Int);
         let latest = PerDialect::same(invalidations::LATEST_NAMES);
         let done = self.run(&latest, &arguments).await?;
         let names = done.rows.iter();
@@ -206,7 +204,7 @@ impl<DB: Driver> SqlStore<DB> {
     pub(crate) async fn prune_invalidations(
         &self,
         call: &PruneInvalidations,
-    ) -> Answer<Option<Epoch>> {
+    ) -> SqlResult<Option<Epoch>> {
         let after = Arg::Int(call.after.map_or(i64::MIN, |after| after.0));
         let bounds = [call.oldest.0, micros(call.age.min(FOREVER))].map(Arg::Int);
         let next = [&[after], &bounds[..]].concat();
@@ -224,7 +222,7 @@ impl<DB: Driver> SqlStore<DB> {
     }
 }
 
-fn outbox_row<DB: Driver>(row: &DB::Row) -> Answer<OutboxRow> {
+fn outbox_row<DB: Driver>(row: &DB::Row) -> SqlResult<OutboxRow> {
     Ok(OutboxRow {
         id: row.name(0)?,
         name: row.name(1)?,
@@ -233,7 +231,7 @@ fn outbox_row<DB: Driver>(row: &DB::Row) -> Answer<OutboxRow> {
 
 /// Returns a text of a row. A byte that is no UTF-8, which a program in another language has written, is
 /// replaced: the other rows of the answer follow.
-fn readable<DB: Driver>(row: &DB::Row, column: usize) -> Answer<String> {
+fn readable<DB: Driver>(row: &DB::Row, column: usize) -> SqlResult<String> {
     match row.name(column) {
         Ok(text) => Ok(text),
         Err(_) => {

@@ -1,21 +1,21 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use super::{Answer, LEAST, SqlStore};
+use super::{BEFORE_ALL_NAMES, SqlResult, SqlStore};
 use crate::{
     calls::{Extend, PruneLocks, Release, Revoke, TryLock},
     clock::{FOREVER, duration, micros},
     fence::Fence,
     name::{LockKind, LockName, bounded},
-    rows::{LeaseRow, LockRow, Tried},
+    rows::{LeaseRow, LockRow, TryLockResult},
     sql::{
         run::{Arg, Cells, Driver, is_broken, is_contended, number},
         statements::locks,
     },
-    timing::SETTLING,
+    timing::SETTLING_TIME,
 };
 
 impl<DB: Driver> SqlStore<DB> {
-    pub(crate) async fn try_lock(&self, call: &TryLock) -> Answer<Tried> {
+    pub(crate) async fn try_lock(&self, call: &TryLock) -> SqlResult<TryLockResult> {
         let statement = self.statement(&locks::TRY).await?;
         let column = bounded(call.name.as_str());
         let arguments = [
@@ -33,7 +33,7 @@ impl<DB: Driver> SqlStore<DB> {
             resent.fetch_or(is_broken, Relaxed);
             is_broken
         };
-        let attempt = async || -> Answer<Option<Fence>> {
+        let attempt = async || -> SqlResult<Option<Fence>> {
             let tried = self.connections.run_while(again, &statement, &arguments);
             match tried.await {
                 Ok(done) => Ok(number(&done)?.map(Fence)),
@@ -44,16 +44,16 @@ impl<DB: Driver> SqlStore<DB> {
         let mut fence = attempt().await?;
         if fence.is_none() && resent.load(Relaxed) {
             // The first sending may still be running, so that the lock looks taken.
-            tokio::time::sleep(SETTLING).await;
+            tokio::time::sleep(SETTLING_TIME).await;
             fence = attempt().await?;
         }
-        Ok(Tried {
+        Ok(TryLockResult {
             fence,
             resent: resent.into_inner(),
         })
     }
 
-    pub(crate) async fn extend(&self, call: &Extend) -> Answer<bool> {
+    pub(crate) async fn extend(&self, call: &Extend) -> SqlResult<bool> {
         let statement = self.statement(&locks::EXTEND).await?;
         let LeaseRow { name, owner, fence } = &call.lease;
         let column = bounded(name.as_str());
@@ -69,19 +69,19 @@ impl<DB: Driver> SqlStore<DB> {
         Ok(done.changed > 0)
     }
 
-    pub(crate) async fn release(&self, call: &Release) -> Answer<bool> {
+    pub(crate) async fn release(&self, call: &Release) -> SqlResult<bool> {
         let cooldown = [Arg::Int(micros(call.cooldown.min(FOREVER)))];
         let released = self.run_under(&locks::RELEASE, &call.lease, &cooldown);
         let done = released.await?;
         Ok(done.changed > 0)
     }
 
-    pub(crate) async fn inspect(&self, name: &LockName) -> Answer<Option<LockRow>> {
+    pub(crate) async fn inspect(&self, name: &LockName) -> SqlResult<Option<LockRow>> {
         let done = self.run_on(&locks::INSPECT, name, &[]).await?;
         Ok(done.rows.first().map(lock_row::<DB>).transpose()?.flatten())
     }
 
-    pub(crate) async fn held(&self) -> Answer<Vec<LockRow>> {
+    pub(crate) async fn held(&self) -> SqlResult<Vec<LockRow>> {
         let done = self.run(&locks::HELD, &[]).await?;
         // A lock of a kind that this release does not know is not listed, nor is one that cannot be read.
         let rows = done.rows.iter().map(lock_row::<DB>);
@@ -96,7 +96,7 @@ impl<DB: Driver> SqlStore<DB> {
 
     /// Takes a lock from its current holder. A second run of the statement finds another fence, and
     /// does not affect the next holder.
-    pub(crate) async fn break_lock(&self, name: &LockName, seen: Option<Fence>) -> Answer<bool> {
+    pub(crate) async fn break_lock(&self, name: &LockName, seen: Option<Fence>) -> SqlResult<bool> {
         let fence = match seen {
             Some(fence) => Some(fence),
             None => self.inspect(name).await?.map(|row| row.fence),
@@ -111,17 +111,17 @@ impl<DB: Driver> SqlStore<DB> {
         Ok(seen.is_none() || done.changed > 0)
     }
 
-    pub(crate) async fn prune_locks(&self, call: &PruneLocks) -> Answer<Option<String>> {
+    pub(crate) async fn prune_locks(&self, call: &PruneLocks) -> SqlResult<Option<String>> {
         let unused = call.unused;
         let unused = [unused.released, unused.expired, unused.alone];
         let unused = unused.map(|time| Arg::Int(micros(time.min(FOREVER))));
-        let after = call.after.as_deref().unwrap_or(LEAST);
+        let after = call.after.as_deref().unwrap_or(BEFORE_ALL_NAMES);
         let from = [Arg::Text(call.kind.as_str()), Arg::Text(after)];
         let pruned = self.prune([&locks::NEXT, &locks::PRUNE], &from, &unused);
         Ok(pruned.await?.map(|(last, _)| last))
     }
 
-    pub(crate) async fn revoke(&self, call: &Revoke) -> Answer<()> {
+    pub(crate) async fn revoke(&self, call: &Revoke) -> SqlResult<()> {
         let owner = [Arg::Text(&call.owner)];
         self.run_on(&locks::REVOKE, &call.name, &owner).await?;
         Ok(())
@@ -130,7 +130,7 @@ impl<DB: Driver> SqlStore<DB> {
 
 /// Reads a row of a lock, in the columns of [`locks::INSPECT`]. `None`: this version of the crate
 /// does not know the lock's kind.
-pub fn lock_row<DB: Driver>(row: &DB::Row) -> Answer<Option<LockRow>> {
+pub fn lock_row<DB: Driver>(row: &DB::Row) -> SqlResult<Option<LockRow>> {
     let kind = row.name(0)?;
     let Some(kind) = LockKind::all().find(|it| it.as_str() == kind) else {
         return Ok(None);

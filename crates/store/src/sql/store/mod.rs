@@ -16,7 +16,7 @@ use std::{
 use futures_util::future::BoxFuture;
 
 use crate::{
-    calls::{Backend, Call, CallFuture, MOST_NAMES, Reply},
+    calls::{Backend, Call, CallFuture, MAX_NAMES, Reply},
     error::{BoxError, Error, RejectedValue},
     locked,
     name::{LockName, bounded},
@@ -24,22 +24,22 @@ use crate::{
     sql::{
         file::DatabaseFile,
         pool::{Connections, Guarded},
-        run::{Arg, Cells, Done, Driver, Statement, has_code},
+        run::{Arg, Cells, Driver, Statement, StatementResult, has_code},
         schema,
-        statements::{Dialect, PerDialect, listed, tables},
+        statements::{Dialect, PerDialect, expand_lists, tables},
         tables::{Found, Tables},
     },
 };
 pub use locks::lock_row;
 
-pub type Answer<T> = Result<T, BoxError>;
+pub type SqlResult<T> = Result<T, BoxError>;
 
 /// A text before all names, where pruning begins. Not an empty text, which some modes of MariaDB
 /// read as NULL.
-const LEAST: &str = "\u{1}";
+const BEFORE_ALL_NAMES: &str = "\u{1}";
 
 /// The smaller numbers of names that a statement has room for.
-const ROOM: [usize; 3] = [1, 8, 64];
+const LIST_LENGTHS: [usize; 3] = [1, 8, 64];
 
 pub struct SqlStore<DB: Driver> {
     connections: Connections<DB>,
@@ -74,10 +74,10 @@ impl Template {
         }
     }
 
-    fn write(&self) -> String {
+    fn render(&self) -> String {
         let template = self.parts.concat();
         match self.names {
-            Some([first, last]) => listed(&template, first..=last),
+            Some([first, last]) => expand_lists(&template, first..=last),
             None => template,
         }
     }
@@ -216,29 +216,33 @@ impl<DB: Driver> SqlStore<DB> {
         schema::remake(&self.connections, dialect, prefix, tables::STEPS).await
     }
 
-    async fn statement(&self, sql: &PerDialect) -> Answer<Arc<Guarded>> {
+    async fn statement(&self, sql: &PerDialect) -> SqlResult<Arc<Guarded>> {
         let dialect = self.dialect().await?;
         self.text(Template::new([sql.of(dialect)])).await
     }
 
     /// Returns a statement as it is sent. Its text is written once.
-    async fn text(&self, template: Template) -> Answer<Arc<Guarded>> {
+    async fn text(&self, template: Template) -> SqlResult<Arc<Guarded>> {
         if let Some(text) = locked(&self.texts).get(&template) {
             return Ok(Arc::clone(text));
         }
         let dialect = self.dialect().await?;
-        let text = Statement::new(dialect, self.tables.prefix(), &template.write());
+        let text = Statement::new(dialect, self.tables.prefix(), &template.render());
         let text = Arc::new(self.connections.guarded(&text).await?);
         locked(&self.texts).insert(template, Arc::clone(&text));
         Ok(text)
     }
 
-    async fn run(&self, sql: &PerDialect, arguments: &[Arg<'_>]) -> Answer<Done<DB>> {
+    async fn run(&self, sql: &PerDialect, arguments: &[Arg<'_>]) -> SqlResult<StatementResult<DB>> {
         let statement = self.statement(sql).await?;
         self.run_statement(&statement, arguments).await
     }
 
-    async fn run_statement(&self, statement: &Guarded, arguments: &[Arg<'_>]) -> Answer<Done<DB>> {
+    async fn run_statement(
+        &self,
+        statement: &Guarded,
+        arguments: &[Arg<'_>],
+    ) -> SqlResult<StatementResult<DB>> {
         let done = self.connections.run(statement, arguments).await;
         done.map_err(|error| {
             if has_code::<DB>(&error, DB::RULES.rejected_value) {
@@ -249,18 +253,18 @@ impl<DB: Driver> SqlStore<DB> {
         })
     }
 
-    /// Runs a statement with a list of at most [`MOST_NAMES`] names in the place of its `{names}`,
+    /// Runs a statement with a list of at most [`MAX_NAMES`] names in the place of its `{names}`,
     /// after its other arguments. A connection caches each prepared text, so the list has one of a
     /// few lengths, and repeats its last name.
-    async fn run_listed<'a>(
+    async fn run_with_list<'a>(
         &self,
         mut template: Template,
         mut arguments: Vec<Arg<'a>>,
         names: &'a [impl AsRef<str>],
-    ) -> Answer<Done<DB>> {
+    ) -> SqlResult<StatementResult<DB>> {
         if let Some(last) = names.last() {
-            let room = ROOM.into_iter().find(|room| *room >= names.len());
-            let (room, before) = (room.unwrap_or(MOST_NAMES), arguments.len());
+            let room = LIST_LENGTHS.into_iter().find(|room| *room >= names.len());
+            let (room, before) = (room.unwrap_or(MAX_NAMES), arguments.len());
             let padded = names.iter().chain(std::iter::repeat(last)).take(room);
             arguments.extend(padded.map(|name| Arg::Text(name.as_ref())));
             template.names = Some([before + 1, before + room]);
@@ -275,7 +279,7 @@ impl<DB: Driver> SqlStore<DB> {
         sql: &PerDialect,
         name: &LockName,
         rest: &[Arg<'_>],
-    ) -> Answer<Done<DB>> {
+    ) -> SqlResult<StatementResult<DB>> {
         let column = bounded(name.as_str());
         let arguments = [&[Arg::Text(name.kind().as_str()), Arg::Text(&column)], rest].concat();
         self.run(sql, &arguments).await
@@ -288,7 +292,7 @@ impl<DB: Driver> SqlStore<DB> {
         sql: &PerDialect,
         lease: &LeaseRow,
         rest: &[Arg<'_>],
-    ) -> Answer<Done<DB>> {
+    ) -> SqlResult<StatementResult<DB>> {
         let arguments = [&[Arg::Text(&lease.owner), Arg::Int(lease.fence.0)], rest].concat();
         self.run_on(sql, &lease.name, &arguments).await
     }
@@ -300,7 +304,7 @@ impl<DB: Driver> SqlStore<DB> {
         [next, remove]: [&PerDialect; 2],
         from: &[Arg<'_>],
         rest: &[Arg<'_>],
-    ) -> Answer<Option<(String, Vec<DB::Row>)>> {
+    ) -> SqlResult<Option<(String, Vec<DB::Row>)>> {
         let rows = self.run(next, from).await?.rows;
         let Some(last) = rows.iter().rev().find_map(|row| row.name(0).ok()) else {
             return Ok(None);

@@ -1,14 +1,14 @@
 use bytes::Bytes;
 use http::{Response, StatusCode};
 
-use super::{Answer, SqlStore};
+use super::{SqlResult, SqlStore};
 use crate::{
     calls::{Begin, Finish, Forget, PruneRequests},
     clock::{FOREVER, micros},
     name::bounded,
-    rows::{Begun, Progress},
+    rows::{Begun, RequestProgress},
     sql::{
-        run::{Arg, Cells, Done, Driver, is_contended, number},
+        run::{Arg, Cells, Driver, StatementResult, is_contended, number},
         statements::{PerDialect, requests},
         wire,
     },
@@ -21,7 +21,7 @@ const NOT_STORED: i64 = 0;
 const ANY: &str = "*";
 
 impl<DB: Driver> SqlStore<DB> {
-    pub(crate) async fn begin(&self, call: &Begin) -> Answer<Begun> {
+    pub(crate) async fn begin(&self, call: &Begin) -> SqlResult<Begun> {
         let name = bounded(&call.name);
         let (name, owner) = (Arg::Text(&name), Arg::Text(&call.owner));
         let fingerprint = Arg::Text(&call.fingerprint);
@@ -52,7 +52,11 @@ impl<DB: Driver> SqlStore<DB> {
     }
 
     /// Runs a statement that does not run again after its connection broke.
-    async fn run_once(&self, sql: &PerDialect, arguments: &[Arg<'_>]) -> Answer<Done<DB>> {
+    async fn run_once(
+        &self,
+        sql: &PerDialect,
+        arguments: &[Arg<'_>],
+    ) -> SqlResult<StatementResult<DB>> {
         let statement = self.statement(sql).await?;
         let done = self
             .connections
@@ -60,7 +64,7 @@ impl<DB: Driver> SqlStore<DB> {
         Ok(done.await?)
     }
 
-    pub(crate) async fn finish(&self, call: &Finish) -> Answer<bool> {
+    pub(crate) async fn finish(&self, call: &Finish) -> SqlResult<bool> {
         let name = bounded(&call.name);
         let of = [Arg::Text(&name), Arg::Text(&call.owner)];
         let response = call.response.as_ref();
@@ -85,33 +89,33 @@ impl<DB: Driver> SqlStore<DB> {
         Ok(number(&done)?.is_some_and(|rows| rows > 0))
     }
 
-    pub(crate) async fn forget(&self, call: &Forget) -> Answer<bool> {
+    pub(crate) async fn forget(&self, call: &Forget) -> SqlResult<bool> {
         let name = bounded(&call.name);
         let of = [&name, call.owner.as_deref().unwrap_or(ANY)].map(Arg::Text);
         Ok(self.run(&requests::FORGET, &of).await?.changed > 0)
     }
 
-    pub(crate) async fn prune_requests(&self, call: &PruneRequests) -> Answer<u64> {
+    pub(crate) async fn prune_requests(&self, call: &PruneRequests) -> SqlResult<u64> {
         let done = self
-            .run(&requests::PRUNE, &[Arg::Int(call.most.into())])
+            .run(&requests::PRUNE, &[Arg::Int(call.limit.into())])
             .await?;
         Ok(done.changed)
     }
 }
 
 /// Reads a row in the columns of [`requests::READ`]. `own`: the row is the caller's.
-fn found<DB: Driver>(row: &DB::Row, own: bool) -> Answer<Begun> {
+fn found<DB: Driver>(row: &DB::Row, own: bool) -> SqlResult<Begun> {
     let progress = match row.int(4)? {
         None if own => return Ok(Begun::Own),
-        None if row.number(2)? > 0 => Progress::Running,
-        None => Progress::Unknown,
-        Some(NOT_STORED) => Progress::Done(None),
+        None if row.number(2)? > 0 => RequestProgress::Running,
+        None => RequestProgress::Unknown,
+        Some(NOT_STORED) => RequestProgress::Done(None),
         Some(status) => {
             let response = response::<DB>(row, status);
             if let Err(error) = &response {
                 tracing::warn!(%error, "the stored response to a request cannot be read");
             }
-            Progress::Done(response.ok())
+            RequestProgress::Done(response.ok())
         }
     };
     let fingerprint = row.name(1)?;
@@ -121,7 +125,7 @@ fn found<DB: Driver>(row: &DB::Row, own: bool) -> Answer<Begun> {
     })
 }
 
-fn response<DB: Driver>(row: &DB::Row, status: i64) -> Answer<Response<Bytes>> {
+fn response<DB: Driver>(row: &DB::Row, status: i64) -> SqlResult<Response<Bytes>> {
     let mut response = Response::new(Bytes::from(row.bytes(6)?.unwrap_or_default()));
     *response.status_mut() = StatusCode::from_u16(u16::try_from(status)?)?;
     *response.headers_mut() = wire::decode(&row.bytes(5)?.unwrap_or_default())?;

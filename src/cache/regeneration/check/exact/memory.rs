@@ -159,7 +159,7 @@ fn hit_for_pass_lasts_until_its_end_or_an_invalidation() {
     let view = || CacheEntry::<Read>::HitForPass {
         until: Tick(1001 * SECOND),
         why: Bypass::Private,
-        meta: Arc::new(meta(AsOf::default())),
+        meta: Arc::new(meta(Snapshot::default())),
     };
     let look = |process: &Process| view().lookup(&visitor(), &process.context(), || false);
     assert!(matches!(
@@ -198,7 +198,7 @@ fn cooldown_lasts_until_its_end_or_a_purge() {
         recheck_at: Tick(1001 * SECOND),
         failures: 1,
         failure: None,
-        meta: Arc::new(meta(AsOf::default())),
+        meta: Arc::new(meta(Snapshot::default())),
     };
     let look = |process: &Process| view().lookup(&visitor(), &process.context(), || false);
     assert!(
@@ -218,7 +218,7 @@ fn cooldown_that_began_without_the_store_asks_the_store_again_before_the_generat
         recheck_at: process.now + S,
         failures: 1,
         failure: None,
-        meta: Arc::new(meta(AsOf::default())),
+        meta: Arc::new(meta(Snapshot::default())),
     };
     process.now = process.now + S;
     assert!(matches!(

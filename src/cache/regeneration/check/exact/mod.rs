@@ -7,7 +7,7 @@ mod waiting;
 
 use std::{sync::Arc, time::Duration};
 
-use perennial_store::{Awaited, Epoch, Fence, LockState};
+use perennial_store::{Epoch, Fence, LockState, PeerLeaseState};
 
 use crate::{
     cache::{
@@ -15,7 +15,7 @@ use crate::{
         entry::{
             Answer, CacheEntry, DecisionContext, Freshness, Origin, PeerLease, Version, Visitor,
         },
-        epochs::{AsOf, Revised},
+        epochs::{RevisionEpoch, Snapshot},
         regeneration::{
             check::{
                 content::{ModelList, Read, Text, meta},
@@ -40,9 +40,9 @@ const S: Duration = Duration::from_secs(1);
 fn text(epoch: i64) -> Text {
     Text {
         read: Epoch(epoch),
-        as_of: AsOf {
+        snapshot: Snapshot {
             epoch: Epoch(epoch),
-            revision: Revised::Never,
+            revision: RevisionEpoch::NoRevision,
         },
     }
 }

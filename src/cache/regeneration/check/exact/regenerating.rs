@@ -43,7 +43,7 @@ fn lease_lasts_until_it_is_released_or_its_holder_has_published() {
         (8, 9 * S, false),
         (7, Duration::ZERO, false),
     ] {
-        let page = Awaited {
+        let page = PeerLeaseState {
             fence: Fence(fence),
             remaining,
         };

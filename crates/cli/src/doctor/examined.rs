@@ -34,7 +34,7 @@ pub(super) enum Kind {
 }
 
 /// The database under examination.
-pub(super) struct Patient<'a> {
+pub(super) struct ExaminedDatabase<'a> {
     pub(super) source: &'a Source,
     pub(super) kind: Kind,
     connection: AnyConnection,
@@ -49,7 +49,7 @@ pub(super) fn found(verdict: Verdict, text: impl Into<String>) -> Checked {
     Ok(Some((verdict, text.into())))
 }
 
-impl<'a> Patient<'a> {
+impl<'a> ExaminedDatabase<'a> {
     pub(super) async fn open(source: &'a Source) -> Result<Self> {
         let since = Instant::now();
         let mut connection = source.connect().await?;
