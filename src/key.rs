@@ -279,11 +279,7 @@ mod tests {
             ("side/b?b&a", "side/b?b&a"),
             ("", ""),
         ] {
-            assert_eq!(
-                super::canonical(written),
-                canonical,
-                "{written}"
-            );
+            assert_eq!(super::canonical(written), canonical, "{written}");
         }
     }
 

@@ -15,29 +15,29 @@ use crate::http::{coding, entity_tag::is_generated, terms};
 
 /// What the headers of a request ask for, from one pass over them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct RequestTraits {
     /// There is a condition or a range.
     pub(crate) is_conditional: bool,
     /// The request accepts a content coding.
     pub(crate) accepts_coding: bool,
 }
 
-impl Asked {
+impl RequestTraits {
     #[inline]
     pub(crate) fn of(request: &HeaderMap) -> Self {
-        let mut asked = Self::default();
+        let mut traits = Self::default();
         for name in request.keys() {
             match *name {
-                header::ACCEPT_ENCODING => asked.accepts_coding = coding::is_accepted(request),
+                header::ACCEPT_ENCODING => traits.accepts_coding = coding::is_accepted(request),
                 header::IF_MATCH
                 | header::IF_MODIFIED_SINCE
                 | header::IF_NONE_MATCH
                 | header::IF_UNMODIFIED_SINCE
-                | header::RANGE => asked.is_conditional = true,
+                | header::RANGE => traits.is_conditional = true,
                 _ => {}
             }
         }
-        asked
+        traits
     }
 }
 
@@ -45,7 +45,7 @@ impl Asked {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Evaluation {
     /// The stored response.
-    Whole,
+    Full,
     /// 206 with these bytes of the body.
     Part(Range<usize>),
     /// 304 Not Modified.
@@ -84,7 +84,7 @@ pub(crate) fn evaluate(
     head: bool,
 ) -> Evaluation {
     if !stored.status().is_success() {
-        return Evaluation::Whole;
+        return Evaluation::Full;
     }
     let tag = stored.headers().get(header::ETAG);
     let modified = if stored.headers().contains_key(header::LAST_MODIFIED) {
@@ -122,7 +122,7 @@ pub(crate) fn evaluate(
         .get(header::ACCEPT_RANGES)
         .is_some_and(|unit| unit == "none");
     if head || stored.status() != StatusCode::OK || refuses || !all_evaluated {
-        return Evaluation::Whole;
+        return Evaluation::Full;
     }
     // An outer layer may have compressed what this client has, and left the tag as it was. A client
     // that has the strong form of a generated tag got the stored bytes.
@@ -138,7 +138,7 @@ pub(crate) fn evaluate(
             (None, _) => true,
         };
     let part = single_range(request, stored.body().len()).filter(|_| applies);
-    part.map_or(Evaluation::Whole, Evaluation::Part)
+    part.map_or(Evaluation::Full, Evaluation::Part)
 }
 
 /// Returns the time of this many seconds since 1970.
@@ -291,11 +291,11 @@ mod tests {
     /// RFC 9110 §13.1 and §13.2.2.
     #[test]
     fn preconditions_are_evaluated_in_their_order() {
-        use Evaluation::{Failed, NotModified, Whole};
+        use Evaluation::{Failed, Full, NotModified};
 
         let table: &[(&[(&str, &str)], Evaluation)] = &[
-            (&[], Whole),
-            (&[("accept", "*/*")], Whole),
+            (&[], Full),
+            (&[("accept", "*/*")], Full),
             (&[("if-none-match", "\"v1\"")], NotModified),
             (&[("if-none-match", "W/\"v1\"")], NotModified),
             (&[("if-none-match", "\"v0\", \"v1\"")], NotModified),
@@ -304,41 +304,41 @@ mod tests {
                 NotModified,
             ),
             (&[("if-none-match", "*")], NotModified),
-            (&[("if-none-match", "\"v2\"")], Whole),
-            (&[("if-none-match", "v1")], Whole),
+            (&[("if-none-match", "\"v2\"")], Full),
+            (&[("if-none-match", "v1")], Full),
             // The value is not a list of entity tags.
-            (&[("if-none-match", "\"v 1\"")], Whole),
-            (&[("if-none-match", "\"a\" b \"v1\"")], Whole),
-            (&[("if-none-match", "\"a"), ("if-none-match", "b\"")], Whole),
+            (&[("if-none-match", "\"v 1\"")], Full),
+            (&[("if-none-match", "\"a\" b \"v1\"")], Full),
+            (&[("if-none-match", "\"a"), ("if-none-match", "b\"")], Full),
             (&[("if-none-match", "\"v1\", \"")], NotModified),
             (&[("if-none-match", "\"a,\", ,W/\"v1\",")], NotModified),
-            (&[("if-none-match", "\"a, \"v1\"")], Whole),
-            (&[("if-none-match", "w/\"v1\"")], Whole),
-            (&[("if-none-match", "\"v1")], Whole),
+            (&[("if-none-match", "\"a, \"v1\"")], Full),
+            (&[("if-none-match", "w/\"v1\"")], Full),
+            (&[("if-none-match", "\"v1")], Full),
             (&[("if-modified-since", MODIFIED)], NotModified),
             (&[("if-modified-since", AFTER)], NotModified),
-            (&[("if-modified-since", BEFORE)], Whole),
-            (&[("if-modified-since", "yesterday")], Whole),
+            (&[("if-modified-since", BEFORE)], Full),
+            (&[("if-modified-since", "yesterday")], Full),
             // A date is ignored beside a tag.
             (
                 &[("if-none-match", "\"v2\""), ("if-modified-since", AFTER)],
-                Whole,
+                Full,
             ),
-            (&[("if-match", "\"v1\"")], Whole),
-            (&[("if-match", "\"v0\", \"v1\"")], Whole),
-            (&[("if-match", "*")], Whole),
+            (&[("if-match", "\"v1\"")], Full),
+            (&[("if-match", "\"v0\", \"v1\"")], Full),
+            (&[("if-match", "*")], Full),
             (&[("if-match", "\"v2\"")], Failed),
             // The strong comparison.
             (&[("if-match", "W/\"v1\"")], Failed),
             (&[("if-match", "v1")], Failed),
             (&[("if-match", "")], Failed),
-            (&[("if-unmodified-since", MODIFIED)], Whole),
-            (&[("if-unmodified-since", AFTER)], Whole),
+            (&[("if-unmodified-since", MODIFIED)], Full),
+            (&[("if-unmodified-since", AFTER)], Full),
             (&[("if-unmodified-since", BEFORE)], Failed),
-            (&[("if-unmodified-since", "yesterday")], Whole),
+            (&[("if-unmodified-since", "yesterday")], Full),
             (
                 &[("if-match", "\"v1\""), ("if-unmodified-since", BEFORE)],
-                Whole,
+                Full,
             ),
             (
                 &[("if-match", "\"v2\""), ("if-none-match", "\"v1\"")],
@@ -372,7 +372,7 @@ mod tests {
     fn preconditions_count_for_what_would_be_a_success_and_ranges_for_a_200() {
         let table = [
             (("if-none-match", "\"v1\""), Evaluation::NotModified),
-            (("range", "bytes=0-4"), Evaluation::Whole),
+            (("range", "bytes=0-4"), Evaluation::Full),
         ];
         for (header, expected) in table {
             assert_eq!(
@@ -381,7 +381,7 @@ mod tests {
             );
             assert_eq!(
                 outcome_of(StatusCode::NOT_FOUND, false, &[header]),
-                Evaluation::Whole
+                Evaluation::Full
             );
         }
     }
@@ -390,7 +390,7 @@ mod tests {
     #[test]
     fn a_single_satisfiable_range_is_a_part_and_all_else_is_the_whole() {
         let part = |first: usize, end: usize| Evaluation::Part(first..end);
-        let whole = Evaluation::Whole;
+        let whole = Evaluation::Full;
         let table = [
             ("bytes=0-4", part(0, 5)),
             ("bytes=3-3", part(3, 4)),
@@ -440,7 +440,7 @@ mod tests {
 
     #[test]
     fn a_part_is_given_only_of_the_version_that_the_conditions_name() {
-        use Evaluation::{Failed, NotModified, Part, Whole};
+        use Evaluation::{Failed, Full, NotModified, Part};
 
         let range = ("range", "bytes=5-9");
         for (condition, expected) in [
@@ -448,12 +448,12 @@ mod tests {
             (("if-match", "\"v2\""), Failed),
             (("if-unmodified-since", MODIFIED), Part(5..10)),
             (("if-unmodified-since", BEFORE), Failed),
-            (("if-unmodified-since", "yesterday"), Whole),
+            (("if-unmodified-since", "yesterday"), Full),
             (("if-modified-since", BEFORE), Part(5..10)),
             (("if-modified-since", AFTER), NotModified),
-            (("if-modified-since", "yesterday"), Whole),
+            (("if-modified-since", "yesterday"), Full),
             // An outer layer may have compressed what this client has.
-            (("accept-encoding", "gzip"), Whole),
+            (("accept-encoding", "gzip"), Full),
             (("accept-encoding", "identity"), Part(5..10)),
         ] {
             assert_eq!(
@@ -465,7 +465,7 @@ mod tests {
         // Also with the handler's own tag, which that layer may have left as it was.
         let coded = ("accept-encoding", "gzip");
         let own = ("if-range", "\"v1\"");
-        assert_eq!(outcome(false, &[range, coded, own]), Whole);
+        assert_eq!(outcome(false, &[range, coded, own]), Full);
         // The strong form of a generated tag is given to no client that accepts a coding.
         let tag = "\"p-0123456789abcdef0123456789abcdef\"";
         let mut generated = Response::new(Bytes::from_static(b"0123456789"));
@@ -482,7 +482,7 @@ mod tests {
         assert_eq!(evaluate(&request, &encoded, None, false), Part(5..10));
         // Without a tag, an empty condition names nothing.
         let untagged = Response::new(Bytes::from_static(b"0123456789"));
-        for (condition, expected) in [("if-none-match", Whole), ("if-match", Failed)] {
+        for (condition, expected) in [("if-none-match", Full), ("if-match", Failed)] {
             let request = map(&[(condition, "")]);
             assert_eq!(evaluate(&request, &untagged, None, false), expected);
         }
@@ -491,7 +491,7 @@ mod tests {
     /// RFC 9110 §13.1.3: a server may choose to honour exact dates only.
     #[test]
     fn a_generated_date_matches_itself_alone() {
-        use Evaluation::{Failed, NotModified, Part, Whole};
+        use Evaluation::{Failed, Full, NotModified, Part};
 
         let stored = Response::new(Bytes::from_static(b"0123456789"));
         let outcome = |generated, condition| {
@@ -502,15 +502,15 @@ mod tests {
         let modified = Some(modified.expect("is later").as_secs() as i64);
         for (condition, expected) in [
             (("if-modified-since", MODIFIED), NotModified),
-            (("if-modified-since", AFTER), Whole),
+            (("if-modified-since", AFTER), Full),
             (("if-modified-since", BEFORE), Part(0..5)),
             (("if-unmodified-since", MODIFIED), Part(0..5)),
-            (("if-unmodified-since", AFTER), Whole),
+            (("if-unmodified-since", AFTER), Full),
             (("if-unmodified-since", BEFORE), Failed),
         ] {
             assert_eq!(outcome(modified, condition), expected, "{condition:?}");
             // A version that is younger than a second has no date.
-            assert_eq!(outcome(None, condition), Whole, "{condition:?}");
+            assert_eq!(outcome(None, condition), Full, "{condition:?}");
         }
     }
 }

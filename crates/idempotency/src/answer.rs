@@ -4,8 +4,8 @@ use http::{HeaderValue, Response, StatusCode};
 use perennial_store::{Store, StoreEvent, http_util::problem};
 
 use crate::{
-    body::{ResponseBody, whole},
-    state::Answer,
+    body::{ResponseBody, full_body},
+    state::RequestAnswer,
     timing::{RETRY_AFTER_FAILURE, RETRY_IN_PROGRESS},
 };
 
@@ -20,10 +20,10 @@ const UNAVAILABLE: &str =
 
 /// Returns a response that does not depend on the request's row.
 pub(super) fn refusal<E>(status: StatusCode, detail: &str) -> Response<ResponseBody<E>> {
-    problem(status, detail, &[], None).map(whole)
+    problem(status, detail, &[], None).map(full_body)
 }
 
-impl Answer<Response<Bytes>> {
+impl RequestAnswer<Response<Bytes>> {
     /// `name`: of the request's row, for the log. `logs`: whether to log an unknown outcome.
     pub(super) fn into_response(
         self,

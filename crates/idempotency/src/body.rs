@@ -13,14 +13,14 @@ use perennial_store::http_util::{is_well_framed, remove_hop_by_hop};
 pub(super) type ResponseBody<E> = UnsyncBoxBody<Bytes, E>;
 
 /// Returns a body with this content.
-pub(super) fn whole<E>(content: Bytes) -> ResponseBody<E> {
+pub(super) fn full_body<E>(content: Bytes) -> ResponseBody<E> {
     let body = Full::new(content);
     body.map_err(|never| match never {}).boxed_unsync()
 }
 
 /// The result of reading a body.
 pub(super) enum Read<B> {
-    Whole(Bytes),
+    Complete(Bytes),
     /// A body above the limit: the part that was read, and the rest.
     TooLarge(Bytes, Pin<Box<B>>),
 }
@@ -35,7 +35,7 @@ pub(super) async fn read<B: Body<Data = Bytes>>(
     let announced = body.size_hint().lower();
     while announced <= limit as u64 && bytes.len() <= limit {
         let Some(frame) = body.frame().await else {
-            return Ok(Read::Whole(bytes.into()));
+            return Ok(Read::Complete(bytes.into()));
         };
         // Trailers are not stored.
         if let Ok(data) = frame?.into_data() {
@@ -106,7 +106,7 @@ mod tests {
         let whole = |limit| async move {
             let body = Full::new(Bytes::from_static(b"abcd"));
             match read(body, limit).await.expect("never fails") {
-                Read::Whole(bytes) => (true, bytes),
+                Read::Complete(bytes) => (true, bytes),
                 Read::TooLarge(first, rest) => {
                     let body = resumed(first, rest).collect().await;
                     (false, body.expect("never fails").to_bytes())

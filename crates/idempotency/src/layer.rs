@@ -175,7 +175,7 @@ impl IdempotencyLayer {
     /// Removes the rows whose retention is over, in the background. One process a day does so: the
     /// one that can insert the row `prune`, which lasts for a day.
     pub(super) fn prune(&self) {
-        const MOST: u32 = 500;
+        const MAX_PRUNED: u32 = 500;
 
         let now = Instant::now();
         let mut next = locked(&self.prunes);
@@ -188,7 +188,9 @@ impl IdempotencyLayer {
         tokio::spawn(async move {
             // The store logs a failure. The next day's pruning removes the rest.
             if let Ok(Begun::Own) = store.call(begin).await {
-                while store.call(PruneRequests::new(MOST)).await.ok() == Some(u64::from(MOST)) {}
+                while store.call(PruneRequests::new(MAX_PRUNED)).await.ok()
+                    == Some(u64::from(MAX_PRUNED))
+                {}
             }
         });
     }

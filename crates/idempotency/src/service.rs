@@ -21,7 +21,7 @@ use tracing::Instrument;
 use super::{
     IdempotencyLayer,
     answer::refusal,
-    body::{Read, ResponseBody, read, resumed, storable, whole},
+    body::{Read, ResponseBody, full_body, read, resumed, storable},
     key::fingerprint,
     layer::ServedUnder,
     state::{self, Ending},
@@ -71,7 +71,7 @@ where
             };
             // The body is read before the row is inserted, as the client may send slowly.
             let body = match read(body, layer.max_body).await {
-                Ok(Read::Whole(body)) => body,
+                Ok(Read::Complete(body)) => body,
                 Ok(Read::TooLarge(..)) => {
                     let detail = "the body is larger than this route takes";
                     return Ok(refusal(StatusCode::PAYLOAD_TOO_LARGE, detail));
@@ -122,7 +122,7 @@ impl IdempotencyLayer {
             let response = answer.into_response(&begin.name, store, || {
                 self.logs_unknown_outcome(&begin.name)
             });
-            return Ok(response.map(whole));
+            return Ok(response.map(full_body));
         }
         self.prune();
         let response = response.await?;
@@ -135,9 +135,9 @@ impl IdempotencyLayer {
         }
         let (head, body) = response.into_parts();
         let (stored, response) = match read(body, self.max_body).await {
-            Ok(Read::Whole(body)) => {
+            Ok(Read::Complete(body)) => {
                 let stored = storable(&head, body.clone());
-                (stored, Response::from_parts(head, whole(body)))
+                (stored, Response::from_parts(head, full_body(body)))
             }
             Ok(Read::TooLarge(first, rest)) => {
                 (None, Response::from_parts(head, resumed(first, rest)))
@@ -267,12 +267,12 @@ mod tests {
     }
 
     impl Database {
-        fn tell(&self, change: impl FnOnce(&mut Faults)) {
+        fn set_faults(&self, change: impl FnOnce(&mut Faults)) {
             change(&mut self.0.1.lock().expect("not poisoned"));
         }
 
         fn away_for(&self, time: Duration) {
-            self.tell(|faults| faults.away_until = Some(Instant::now() + time));
+            self.set_faults(|faults| faults.away_until = Some(Instant::now() + time));
         }
 
         async fn answer(&self, call: Call) -> Result<Reply, BoxError> {
@@ -287,7 +287,7 @@ mod tests {
                 Call::Begin(Begin { name, .. })
                     if name != "prune" && faults.late.max(faults.late_once) > Duration::ZERO =>
                 {
-                    self.tell(|faults| faults.late_once = Duration::ZERO);
+                    self.set_faults(|faults| faults.late_once = Duration::ZERO);
                     let database = self.clone();
                     tokio::spawn(async move {
                         sleep(faults.late.max(faults.late_once)).await;
@@ -299,7 +299,7 @@ mod tests {
             }
             let reply = self.0.0.apply(&call);
             if faults.loses > 0 {
-                self.tell(|faults| faults.loses -= 1);
+                self.set_faults(|faults| faults.loses -= 1);
                 return Err("the reply is lost".into());
             }
             Ok(reply)
@@ -419,8 +419,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn request_runs_once_when_replies_are_lost() {
         for losses in 1..=3 {
-            let site = Site::new(|database| database.tell(|faults| faults.loses = 1));
-            site.database.tell(|faults| faults.loses = losses);
+            let site = Site::new(|database| database.set_faults(|faults| faults.loses = 1));
+            site.database.set_faults(|faults| faults.loses = losses);
             site.first().await;
             sleep(SOON).await;
             site.again("charge 1").await;
@@ -433,10 +433,11 @@ mod tests {
     async fn request_that_never_ran_is_forgotten() {
         for late in [SOON, 14 * MINUTE] {
             let site = Site::new(|_| {});
-            site.database.tell(|faults| faults.late = late);
+            site.database.set_faults(|faults| faults.late = late);
             let (status, body) = site.pay().await;
             assert!(status == 503 && body.contains("not done"), "{body}");
-            site.database.tell(|faults| faults.late = Duration::ZERO);
+            site.database
+                .set_faults(|faults| faults.late = Duration::ZERO);
             sleep(22 * MINUTE).await;
             site.first().await;
         }
@@ -462,7 +463,7 @@ mod tests {
             } else {
                 14 * MINUTE
             };
-            site.database.tell(|faults| faults.late_once = late);
+            site.database.set_faults(|faults| faults.late_once = late);
             let (status, body) = site.pay().await;
             assert_eq!(status, if is_first { 503 } else { 409 }, "{body}");
             other.await.expect("no panic");

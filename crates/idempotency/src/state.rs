@@ -4,7 +4,7 @@ use perennial_store::{Begun, Error, RequestProgress};
 
 /// The answer to a request without a run of the service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Answer<C> {
+pub(super) enum RequestAnswer<C> {
     /// The stored response.
     Replay(C),
     /// The request was done, and its response is not stored.
@@ -21,18 +21,20 @@ pub(super) enum Answer<C> {
 
 /// Decides after the last `Begin` of a request with this fingerprint. `begun`: `None` if the reply
 /// was lost. Returns the answer; `None`: the service is to run.
-pub(super) fn begun<C>(fingerprint: &str, begun: Option<Begun<C>>) -> Option<Answer<C>> {
+pub(super) fn begun<C>(fingerprint: &str, begun: Option<Begun<C>>) -> Option<RequestAnswer<C>> {
     Some(match begun {
-        None => Answer::Unavailable,
+        None => RequestAnswer::Unavailable,
         Some(Begun::Own) => return None,
         Some(Begun::Other {
             fingerprint: first,
             progress,
         }) => match progress {
-            _ if first != fingerprint => Answer::OtherRequest,
-            RequestProgress::Running => Answer::InProgress,
-            RequestProgress::Unknown => Answer::Unknown,
-            RequestProgress::Done(response) => response.map_or(Answer::NotStored, Answer::Replay),
+            _ if first != fingerprint => RequestAnswer::OtherRequest,
+            RequestProgress::Running => RequestAnswer::InProgress,
+            RequestProgress::Unknown => RequestAnswer::Unknown,
+            RequestProgress::Done(response) => {
+                response.map_or(RequestAnswer::NotStored, RequestAnswer::Replay)
+            }
         },
     })
 }

@@ -95,7 +95,7 @@ impl SessionLock {
             number: i64::from_be_bytes(*first).max(-i64::MAX),
             name: hex(&digest),
             holder: uuid::Uuid::new_v4().simple().to_string(),
-            given: name.clone(),
+            lock_name: name.clone(),
         };
         let pool: Database = pool.into();
         let (released, release) = watch::channel(false);

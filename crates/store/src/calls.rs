@@ -84,7 +84,7 @@ pub trait Operation: Into<Call> {
 macro_rules! calls {
     ($(
         $(#[$doc:meta])*
-        $call:ident $name:literal $effect:ident [$($given:ident: $of:ty),*]
+        $call:ident $name:literal $effect:ident [$($converted:ident: $of:ty),*]
             { $($field:ident: $type:ty),* } -> $answer:ty;
     )*) => {
         /// A call of a [`Backend`].
@@ -121,7 +121,7 @@ macro_rules! calls {
             $(#[$doc])*
             #[derive(Clone, Debug)]
             pub struct $call {
-                $(pub $given: $of,)*
+                $(pub $converted: $of,)*
                 $(pub $field: $type,)*
             }
 
@@ -131,8 +131,8 @@ macro_rules! calls {
                     dead_code,
                     reason = "some calls have no arguments, or only their fields are used"
                 )]
-                pub fn new($($given: impl Into<$of>,)* $($field: $type,)*) -> Self {
-                    Self { $($given: $given.into(),)* $($field,)* }
+                pub fn new($($converted: impl Into<$of>,)* $($field: $type,)*) -> Self {
+                    Self { $($converted: $converted.into(),)* $($field,)* }
                 }
             }
 

@@ -1,6 +1,6 @@
 use super::{
     lock::Lock,
-    rows::{Page, Rows, STEP},
+    rows::{PageRow, Rows, STEP},
 };
 use perennial_store::{
     Counted, EVICTION, EntryRow, LockKind, ROW_OVERHEAD, VISITED_AGAIN, clock::duration,
@@ -29,7 +29,7 @@ impl Rows {
         Counted {
             pages: self.entries.len() as u64,
             stale: pages.clone().filter(|page| page.stale_at <= now).count() as u64,
-            bytes: pages.clone().map(Page::size).sum(),
+            bytes: pages.clone().map(PageRow::size).sum(),
         }
     }
 
@@ -43,7 +43,7 @@ impl Rows {
         };
         for group in EVICTION {
             let span = now.saturating_add(group.after)..=now.saturating_add(group.until);
-            let is_in_it = |page: &Page| {
+            let is_in_it = |page: &PageRow| {
                 page.regenerated == group.regenerated
                     && span.contains(&page.stale_at)
                     && page.stale_at != *span.start()
@@ -69,7 +69,7 @@ impl Rows {
         0
     }
 
-    fn row(&self, name: &str, page: &Page, now: i64) -> EntryRow {
+    fn row(&self, name: &str, page: &PageRow, now: i64) -> EntryRow {
         let free = Lock {
             acquired: now,
             ..Lock::default()

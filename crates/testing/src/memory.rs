@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::Response;
 use tokio::time::Instant;
 
-use super::rows::{Page, Rows, id};
+use super::rows::{PageRow, Rows, id};
 use perennial_store::{
     Backend, Call, CallFuture, Epoch, Fence, LockKind, LockName, Reply,
     clock::{self, FOREVER},
@@ -81,7 +81,7 @@ impl Memory {
     /// Stores a page of this age, as by a publish in the past.
     pub fn fill(&self, key: &str, age: Duration, content: Response<Bytes>) {
         let generated = self.now(&locked(&self.rows)) - micros(age);
-        let page = Page {
+        let page = PageRow {
             fence: Fence(1),
             generated,
             regenerated: false,

@@ -24,7 +24,7 @@ pub(super) struct Rows {
     /// The distance by which the clock was moved, in microseconds.
     pub(super) moved: i64,
     pub(super) locks: BTreeMap<Id, Lock>,
-    pub(super) entries: BTreeMap<String, Page>,
+    pub(super) entries: BTreeMap<String, PageRow>,
     /// The number of publishes of each key's page.
     pub(super) generations: BTreeMap<String, u64>,
     pub(super) requests: Requests,
@@ -35,7 +35,7 @@ pub(super) struct Rows {
     pub(super) epoch: Epoch,
 }
 
-pub(super) struct Page {
+pub(super) struct PageRow {
     pub(super) fence: Fence,
     pub(super) generated: i64,
     pub(super) stale_at: i64,
@@ -47,7 +47,7 @@ pub(super) struct Page {
     pub(super) history: String,
 }
 
-impl Page {
+impl PageRow {
     pub(super) fn size(&self) -> u64 {
         stored_size(&self.content, &self.metadata)
     }
@@ -245,7 +245,7 @@ impl Rows {
             let kept = page.history.floor_char_boundary(2400);
             history.push_str(&page.history[..kept]);
         }
-        let page = Page {
+        let page = PageRow {
             history,
             fence: lease.fence,
             generated: now,

@@ -254,21 +254,21 @@ impl Representation {
     pub(crate) fn new(mut content: Response<Bytes>, modified: Option<LastModified>) -> Self {
         let body = std::mem::take(content.body_mut());
         *content.body_mut() = share(content.headers_mut(), body);
-        let own = content.headers();
+        let handler_headers = content.headers();
         let modified = modified
-            .filter(|it| !it.is_ambiguous && !own.contains_key(header::LAST_MODIFIED))
+            .filter(|it| !it.is_ambiguous && !handler_headers.contains_key(header::LAST_MODIFIED))
             .and_then(|it| Some((it.seconds, http_date(it.seconds)?)));
         // What a coding's tag names are the bytes of the body, which no outer layer changes.
-        let is_plain = !own.contains_key(header::CONTENT_ENCODING);
-        let tag = own.get(header::ETAG);
+        let is_plain = !handler_headers.contains_key(header::CONTENT_ENCODING);
+        let tag = handler_headers.get(header::ETAG);
         let tag = tag.filter(|tag| is_plain && entity_tag::is_generated(tag));
         let places = Places {
-            cache_status: !own.contains_key(header::CACHE_STATUS),
-            date: !own.contains_key(header::DATE),
-            cache_control: !own.contains_key(header::CACHE_CONTROL)
-                && !own.contains_key(header::EXPIRES),
+            cache_status: !handler_headers.contains_key(header::CACHE_STATUS),
+            date: !handler_headers.contains_key(header::DATE),
+            cache_control: !handler_headers.contains_key(header::CACHE_CONTROL)
+                && !handler_headers.contains_key(header::EXPIRES),
         };
-        let mut hit = HeaderMap::with_capacity(own.len() + PLACES + 1);
+        let mut hit = HeaderMap::with_capacity(handler_headers.len() + PLACES + 1);
         for (has_place, name) in [
             (true, header::AGE),
             (places.cache_status, header::CACHE_STATUS),
@@ -287,7 +287,7 @@ impl Representation {
         }
         let is_set =
             |name: &HeaderName| *name == header::AGE || (*name == header::ETAG && tag.is_some());
-        for (name, value) in own.iter().filter(|(name, _)| !is_set(name)) {
+        for (name, value) in handler_headers.iter().filter(|(name, _)| !is_set(name)) {
             hit.append(name, value.clone());
         }
         let weak_tag = tag.map(entity_tag::weak);

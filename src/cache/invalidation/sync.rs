@@ -470,9 +470,9 @@ impl Drop for End {
         let mut state = self.sync.state.lock();
         let succeeded = matches!(self.result, Some(Ok(())));
         state.timeline.on_end(self.started, succeeded, now);
-        let own = self.progress.subscribe();
+        let this_sync = self.progress.subscribe();
         let running = state.running.as_ref();
-        if running.is_some_and(|running| running.progress.same_channel(&own)) {
+        if running.is_some_and(|running| running.progress.same_channel(&this_sync)) {
             state.running = None;
         }
         // The pause is set under the lock. A request that later finds no running sync finds the

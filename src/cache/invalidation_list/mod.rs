@@ -393,8 +393,8 @@ impl List {
     }
 
     fn apply_revision(&mut self, name: &str, epoch: Epoch) {
-        let is_own = self.revision.as_ref().is_some_and(|own| {
-            let rest = name.strip_prefix(&**own);
+        let is_own = self.revision.as_ref().is_some_and(|revision| {
+            let rest = name.strip_prefix(&**revision);
             rest.is_some_and(|rest| rest.is_empty() || is_return(rest))
         });
         let revision_epoch = if is_own {

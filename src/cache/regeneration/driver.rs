@@ -249,8 +249,8 @@ impl Driver {
     /// Takes a permit, if one is free. A part of a page runs on the page's permit.
     fn take_permit(&mut self) -> bool {
         let permits = Arc::clone(&self.regenerations.permits);
-        let own = || permits.try_acquire_owned().ok().map(Arc::new);
-        self.permit = self.inherited_permit.clone().or_else(own);
+        let new_permit = || permits.try_acquire_owned().ok().map(Arc::new);
+        self.permit = self.inherited_permit.clone().or_else(new_permit);
         self.permit.is_some()
     }
 
@@ -400,10 +400,10 @@ impl Drop for Driver {
             visitors.send_replace(Progress::Withdrawn);
         }
         if let Some(releasing) = self.releasing.take() {
-            let own = releasing.subscribe();
+            let this_release = releasing.subscribe();
             let mut running = self.regenerations.running.lock();
             let listed = running.releasing.get(&*self.key);
-            if listed.is_some_and(|listed| listed.same_channel(&own)) {
+            if listed.is_some_and(|listed| listed.same_channel(&this_release)) {
                 running.releasing.remove(&*self.key);
             }
         }

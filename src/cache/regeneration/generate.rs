@@ -56,8 +56,8 @@ impl Regenerations {
 
     /// Returns true for the first call with this header, of the first hundred headers.
     fn is_first_retagging_by(&self, name: &HeaderName) -> bool {
-        let mut told = self.retagging.lock();
-        told.len() < 100 && told.insert(name.clone())
+        let mut logged = self.retagging.lock();
+        logged.len() < 100 && logged.insert(name.clone())
     }
 
     /// Runs a generator for one caller, and stores nothing.

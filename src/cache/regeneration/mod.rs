@@ -120,8 +120,8 @@ impl Regenerations {
         request: impl Future<Output = T>,
     ) -> T {
         let site = self.site();
-        let own = caller.as_ref().and_then(|run| run.permit(site));
-        let permit = match own {
+        let inherited = caller.as_ref().and_then(|run| run.permit(site));
+        let permit = match inherited {
             Some(permit) => Some(permit),
             None => {
                 let permit = Arc::clone(&self.permits).acquire_owned().await;

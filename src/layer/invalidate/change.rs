@@ -52,7 +52,7 @@ impl Change {
         response: impl Future<Output = Result<Response<B>, E>>,
         named: impl FnOnce(&Response<B>) -> Vec<String>,
     ) -> Result<Response<B>, E> {
-        let (mut response, own) = record_writes(response).await;
+        let (mut response, written_epoch) = record_writes(response).await;
         let mut names = std::mem::take(&mut self.names);
         let token = self.token.take();
         if let Ok(answer) = &mut response
@@ -65,7 +65,10 @@ impl Change {
                 }
                 _ => None,
             };
-            if let Some(epoch) = epoch.max(own).filter(|_| self.cache.reads_own_writes()) {
+            if let Some(epoch) = epoch
+                .max(written_epoch)
+                .filter(|_| self.cache.reads_own_writes())
+            {
                 own_writes::set_cookie(answer.headers_mut(), Issuer::of(&self.cache), epoch);
             }
         }

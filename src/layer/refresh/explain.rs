@@ -29,8 +29,8 @@ pub(crate) fn digest(token: &[u8]) -> [u8; 32] {
 pub(super) fn is_asked(parts: &mut Parts, layer: &RefreshLayer, purpose: Option<Purpose>) -> bool {
     let by_token = match layer.cache.settings().explain_token {
         Some(token) => {
-            let given = parts.headers.remove(EXPLAIN);
-            given.is_some_and(|given| digest(given.as_bytes()) == token)
+            let sent_token = parts.headers.remove(EXPLAIN);
+            sent_token.is_some_and(|sent_token| digest(sent_token.as_bytes()) == token)
         }
         None => false,
     };
@@ -62,8 +62,8 @@ pub(super) async fn explain<B, E>(
         let value = value.try_into().expect("a header's value");
         response.headers_mut().insert(name, value);
     }
-    if let Some(own) = OwnRequest::of(&parts.extensions) {
-        own.note_explanation(explained);
+    if let Some(own_request) = OwnRequest::of(&parts.extensions) {
+        own_request.note_explanation(explained);
     }
     Ok(response)
 }

@@ -14,7 +14,7 @@ use crate::{
     event::{Bypass, Event, Frequent, Served},
     http::{
         cache_status::{Forward, Handling},
-        conditional::{self, Asked, Evaluation},
+        conditional::{self, Evaluation, RequestTraits},
         fields::ascii,
     },
     layer::{RefreshLayer, ResponseBody},
@@ -125,8 +125,8 @@ impl RefreshLayer {
         }
         // An outer layer may compress the page for this request. Then its bytes are others, and a
         // strong tag would name both (RFC 9110 §8.8.1).
-        let asked = Asked::of(&parts.headers);
-        let has_weak_tag = asked.accepts_coding && representation.weak_tag.is_some();
+        let traits = RequestTraits::of(&parts.headers);
+        let has_weak_tag = traits.accepts_coding && representation.weak_tag.is_some();
         // A younger version may be replaced by another one of the same date.
         let is_older_than_a_second = hit.age > page.body.age_before;
         let modified = representation.modified.filter(|_| is_older_than_a_second);
@@ -151,9 +151,9 @@ impl RefreshLayer {
         if let Some(limit) = self.policy.cdn_cache {
             outgoing::allow_cdn(response.headers_mut(), hit, limit);
         }
-        if asked.is_conditional {
+        if traits.is_conditional {
             match conditional::evaluate(&parts.headers, stored, modified, head) {
-                Evaluation::Whole => {}
+                Evaluation::Full => {}
                 Evaluation::Part(part) => outgoing::shorten(&mut response, stored, part),
                 Evaluation::NotModified => outgoing::leave_out(&mut response),
                 Evaluation::Failed => outgoing::refuse(&mut response),
@@ -229,12 +229,12 @@ impl RefreshLayer {
         matched(extensions).unwrap_or("other").into()
     }
 
-    /// Counts a request by the terms of its `Cache-Status`. `own`: the request is the application's.
+    /// Counts a request by the terms of its `Cache-Status`. `own_request`: the request is the application's.
     #[inline]
-    pub(super) fn served(&self, how: Handling, own: Option<&OwnRequest>) {
+    pub(super) fn served(&self, how: Handling, own_request: Option<&OwnRequest>) {
         self.cache.observer().counters().served(how.served());
-        if let Some(own) = own {
-            own.note_served(how.served());
+        if let Some(own_request) = own_request {
+            own_request.note_served(how.served());
         }
     }
 

@@ -55,8 +55,8 @@ impl DroppedTypes {
     /// Returns the names of the types in a response that nobody has declared and that the layer does
     /// not know. Empty: the response can be stored without its extensions.
     pub(super) fn undeclared(&self, extensions: &Extensions) -> Vec<String> {
-        let own = [Dropped::new::<Tags>(), Dropped::new::<RefreshAfter>()];
-        let known = own
+        let internal = [Dropped::new::<Tags>(), Dropped::new::<RefreshAfter>()];
+        let known = internal
             .iter()
             .chain(&self.0)
             .filter(|it| (it.is_in)(extensions));

@@ -128,12 +128,12 @@ where
             return ResponseFuture::ready(response);
         }
         let run = run.filter(|run| run.is_generator());
-        let own = if layer.cache.reads_own_writes() {
+        let author = if layer.cache.reads_own_writes() {
             OwnWrites::of(&parts.headers, Issuer::of(&layer.cache))
         } else {
             None
         };
-        let is_usual = run.is_none() && own.is_none() && purpose.is_none();
+        let is_usual = run.is_none() && author.is_none() && purpose.is_none();
         match layer.cache.lookup(&resource.key, &layer.policy, now) {
             Lookup::Hit(Answer::Version(version)) if is_usual => {
                 ResponseFuture::ready(layer.give(&version, &parts, now, None, None))
@@ -141,7 +141,7 @@ where
             Lookup::Hit(answer)
                 if run.is_none()
                     && purpose != Some(Purpose::Regenerate)
-                    && (own.is_none() || !matches!(answer, Answer::Version(_))) =>
+                    && (author.is_none() || !matches!(answer, Answer::Version(_))) =>
             {
                 let forwarded = Forwarded::leading(Forward::Bypass);
                 match layer.respond(answer, &parts, now, forwarded, None) {
@@ -149,13 +149,13 @@ where
                     Err(why) => pass(parts, body, why),
                 }
             }
-            looked => {
+            without_answer => {
                 request::hint(&parts, layer);
-                let forward = match looked {
+                let forward = match without_answer {
                     Lookup::Hit(_) | Lookup::Stale => Forward::Stale,
                     Lookup::Purged | Lookup::Miss => Forward::Miss,
                 };
-                let admitted = match looked {
+                let admitted = match without_answer {
                     Lookup::Miss => layer.admission.admits(&resource.key, now),
                     // The page was stored before, so nobody has invented its key.
                     Lookup::Hit(_) | Lookup::Stale | Lookup::Purged => Admitted::Stored,
@@ -167,7 +167,14 @@ where
                 let resource = resource.into_owned();
                 let shared = Arc::clone(&self.0);
                 let request = (parts, body, resource);
-                let visit = visit(shared, request, forward, is_kept_briefly, own, run.clone());
+                let visit = visit(
+                    shared,
+                    request,
+                    forward,
+                    is_kept_briefly,
+                    author,
+                    run.clone(),
+                );
                 match run {
                     // What this starts belongs to the run, in whichever task it is polled.
                     Some(run) => ResponseFuture::waiting(run.carry_out(visit)),
@@ -240,9 +247,9 @@ where
 {
     let RefreshLayer { cache, key, .. } = shared.layer.clone();
     let host = RequestHost::of(&parts);
-    let own = key.resource(&parts);
-    let own = own.and_then(|key| Target::Key(&key).name().ok());
-    let change = Change::of(&cache, own.into_iter().collect());
+    let request_key = key.resource(&parts);
+    let name = request_key.and_then(|key| Target::Key(&key).name().ok());
+    let change = Change::of(&cache, name.into_iter().collect());
     let response = pass(shared, (parts, body), Forward::Bypass, Bypass::Method);
     let named = |response: &Response<_>| host.names_in(response.headers(), &key);
     change.settle(response, named).await
@@ -255,7 +262,7 @@ async fn visit<S, ReqBody, ResBody>(
     (parts, body, resource): (Parts, ReqBody, Resource<'static>),
     forward: Forward,
     is_kept_briefly: bool,
-    own: Option<OwnWrites>,
+    author: Option<OwnWrites>,
     run: Option<Arc<RunContext>>,
 ) -> Result<Response<ResponseBody<ResBody>>, S::Error>
 where
@@ -318,8 +325,8 @@ where
             visit.await
         }
         (false, None) => {
-            let min_epoch = match own {
-                Some(own) => own.wait_until_known(&layer.cache).await,
+            let min_epoch = match author {
+                Some(author) => author.wait_until_known(&layer.cache).await,
                 None => Epoch::NONE,
             };
             let options = VisitOptions {
@@ -328,7 +335,7 @@ where
             };
             let visit = layer.cache.visit(key, &policy, options, generate);
             let Visited { answer, leads } = visit.await;
-            let answer = match own {
+            let answer = match author {
                 Some(_) => layer.cache.or_servable(answer, key, &policy),
                 None => answer,
             };

@@ -19,14 +19,14 @@ impl RequestHost {
     pub(in crate::layer) fn names_in(&self, headers: &HeaderMap, key: &Key) -> Vec<String> {
         let fields = [header::LOCATION, header::CONTENT_LOCATION];
         let names = fields.into_iter().filter_map(|field| {
-            let uri = self.own(headers.get(field)?.to_str().ok()?)?;
+            let uri = self.same_host_uri(headers.get(field)?.to_str().ok()?)?;
             Target::Key(&key.of_uri(&uri)?).name().ok()
         });
         names.collect()
     }
 
     /// Returns a URI or an absolute path of the request's host. A relative path names nothing here.
-    fn own(&self, reference: &str) -> Option<Uri> {
+    fn same_host_uri(&self, reference: &str) -> Option<Uri> {
         let uri: Uri = if reference.starts_with("//") {
             format!("http:{reference}").parse().ok()?
         } else {
@@ -38,9 +38,10 @@ impl RequestHost {
             Some(_) => return None,
             None => return reference.starts_with('/').then_some(uri),
         };
-        let (own, other) = (self.0.as_ref()?, uri.authority()?);
+        let (request_host, other) = (self.0.as_ref()?, uri.authority()?);
         let port = |of: &Authority| of.port_u16().unwrap_or(default);
-        let is_own = own.host().eq_ignore_ascii_case(other.host()) && port(own) == port(other);
+        let is_own = request_host.host().eq_ignore_ascii_case(other.host())
+            && port(request_host) == port(other);
         is_own.then_some(uri)
     }
 }

@@ -19,7 +19,7 @@ use super::{
 use crate::{reason, remedy, time};
 
 #[derive(Debug, Default, Deserialize)]
-pub(crate) struct Asked {
+pub(crate) struct ExplainForm {
     #[serde(default)]
     path: String,
 }
@@ -27,7 +27,7 @@ pub(crate) struct Asked {
 pub(crate) async fn explain(
     viewer: Viewer,
     State(admin): State<Arc<Admin>>,
-    Query(Asked { path }): Query<Asked>,
+    Query(ExplainForm { path }): Query<ExplainForm>,
 ) -> Result<Html<String>, Failed> {
     let answer = match &admin.pages {
         None => {

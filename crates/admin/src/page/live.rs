@@ -32,9 +32,9 @@ const SHARED: Duration = Duration::from_secs(5);
 
 /// The latest report.
 #[derive(Default)]
-pub(crate) struct Shared(tokio::sync::Mutex<Option<(Instant, Arc<Report>)>>);
+pub(crate) struct SharedReport(tokio::sync::Mutex<Option<(Instant, Arc<Report>)>>);
 
-impl Shared {
+impl SharedReport {
     /// Returns the report of the last five seconds, or reads another one.
     pub(crate) async fn of(&self, site: &Perennial) -> Arc<Report> {
         let mut latest = self.0.lock().await;

@@ -29,7 +29,7 @@ pub struct Admin {
     access: Box<dyn Fn(&Parts) -> Access + Send + Sync>,
     pages: Option<Router>,
     latest: live::Latest,
-    report: live::Shared,
+    report: live::SharedReport,
 }
 
 impl Admin {
@@ -46,7 +46,7 @@ impl Admin {
             access: Box::new(access),
             pages: None,
             latest: live::Latest::default(),
-            report: live::Shared::default(),
+            report: live::SharedReport::default(),
         }
     }
 

@@ -14,7 +14,7 @@ use process::Action;
 use promises::{OTHER, Sent};
 use world::{AGAIN, Owner, Phase, Process, Statement, World};
 
-use super::state::{self, Answer};
+use super::state::{self, RequestAnswer};
 use crate::search::{Broken, Model, Steps};
 
 const UNKNOWN: Broken = "a request that never ran is not unknown, and without faults each is known";
@@ -177,8 +177,8 @@ impl<const N: usize> Model for Check<N> {
         let owner = next.next_owner();
         let begun = next.begin(self, owner, Sent::First);
         let waits = match state::begun(Sent::First.fingerprint(), Some(begun)) {
-            Some(Answer::InProgress) => true,
-            Some(Answer::Unknown) => self.run_again || !world.may_be_unknown(self),
+            Some(RequestAnswer::InProgress) => true,
+            Some(RequestAnswer::Unknown) => self.run_again || !world.may_be_unknown(self),
             _ => false,
         };
         waits.then(|| {
@@ -224,7 +224,7 @@ impl<const N: usize> Check<N> {
         &self,
         world: &World<N>,
         sent: Sent,
-        answer: &Answer<Owner>,
+        answer: &RequestAnswer<Owner>,
     ) -> Result<&'static str, Broken> {
         let promises = &world.promises;
         let first = world.row.map(|row| row.sent);
@@ -234,14 +234,18 @@ impl<const N: usize> Check<N> {
             Err(OTHER)
         };
         match answer {
-            Answer::Replay(response) => promises.replays(sent, *response).map(|()| "replayed"),
-            Answer::NotStored => promises.names_done(sent).map(|()| "not stored"),
-            Answer::OtherRequest if first.is_some() && same.is_err() => Ok("other request"),
-            Answer::OtherRequest => Err(OTHER),
-            Answer::InProgress => same.map(|()| "in progress"),
-            Answer::Unknown if world.may_be_unknown(self) => same.map(|()| "outcome unknown"),
-            Answer::Unknown => Err(UNKNOWN),
-            Answer::Unavailable => Ok("unavailable"),
+            RequestAnswer::Replay(response) => {
+                promises.replays(sent, *response).map(|()| "replayed")
+            }
+            RequestAnswer::NotStored => promises.names_done(sent).map(|()| "not stored"),
+            RequestAnswer::OtherRequest if first.is_some() && same.is_err() => Ok("other request"),
+            RequestAnswer::OtherRequest => Err(OTHER),
+            RequestAnswer::InProgress => same.map(|()| "in progress"),
+            RequestAnswer::Unknown if world.may_be_unknown(self) => {
+                same.map(|()| "outcome unknown")
+            }
+            RequestAnswer::Unknown => Err(UNKNOWN),
+            RequestAnswer::Unavailable => Ok("unavailable"),
         }
     }
 }

@@ -9,7 +9,7 @@ use perennial_store::{Begun, Error, error::RejectedValue};
 
 use crate::{
     search::Broken,
-    state::{self, Answer, Ending},
+    state::{self, Ending, RequestAnswer},
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -225,7 +225,7 @@ impl<const N: usize> Check<N> {
             None => Ok((Phase::Begun(lost), Some("begun"))),
             Some(answer) => {
                 let situation = self.answered(world, sent, &answer)?;
-                let trusts = is(Mutant::TrustLostBegin) && answer != Answer::Unavailable;
+                let trusts = is(Mutant::TrustLostBegin) && answer != RequestAnswer::Unavailable;
                 if lost && !trusts && !is(Mutant::ForgetNothing) {
                     world.undo(owner);
                 }

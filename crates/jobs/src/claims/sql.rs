@@ -118,7 +118,7 @@ impl Claiming<'_> {
 
 /// A statement that runs again after an error that means that nothing was done; with `twice` also
 /// after its connection broke.
-struct Asked<'a> {
+struct ClaimQuery<'a> {
     sql: &'a str,
     arguments: &'a [Arg<'a>],
     twice: bool,
@@ -126,13 +126,13 @@ struct Asked<'a> {
 
 /// The result of a statement: the number of changed rows, or the texts in the first column of the
 /// returned rows.
-struct Answer {
+struct ClaimAnswer {
     changed: u64,
     texts: Vec<String>,
 }
 
-impl OnPool for Asked<'_> {
-    type Output = Result<Answer, BoxError>;
+impl OnPool for ClaimQuery<'_> {
+    type Output = Result<ClaimAnswer, BoxError>;
 
     async fn run<DB: Driver>(self, connections: Connections<DB>) -> Self::Output {
         // A session of MySQL or MariaDB may refuse updates that use no index, or that join.
@@ -152,7 +152,7 @@ impl OnPool for Asked<'_> {
         let done = connections.run_while(again, &statement, self.arguments);
         let done = done.await?;
         let texts = done.rows.iter().map(|row| row.name(0));
-        Ok(Answer {
+        Ok(ClaimAnswer {
             changed: done.changed,
             texts: texts.collect::<Result<_, _>>()?,
         })
@@ -291,8 +291,13 @@ impl Table {
         Ok(self.ask(statement, arguments, twice).await?.changed)
     }
 
-    async fn ask(&self, sql: &str, arguments: &[Arg<'_>], twice: bool) -> Result<Answer, BoxError> {
-        let statement = Asked {
+    async fn ask(
+        &self,
+        sql: &str,
+        arguments: &[Arg<'_>],
+        twice: bool,
+    ) -> Result<ClaimAnswer, BoxError> {
+        let statement = ClaimQuery {
             sql,
             arguments,
             twice,

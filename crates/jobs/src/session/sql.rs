@@ -78,7 +78,7 @@ pub(crate) struct SessionLockName {
     pub(crate) name: String,
     pub(crate) holder: String,
     /// The name that the application gave.
-    pub(crate) given: LockName,
+    pub(crate) lock_name: LockName,
 }
 
 /// A lock that is held. Ends with the release: true if the connection held the lock until then.
@@ -182,7 +182,7 @@ impl<DB: Driver> HeldSession<DB> {
             let held = self.says_yes(self.statements.holds).await;
             if !matches!(held, Ok(true)) {
                 tracing::warn!(
-                    name = self.lock.given.as_str(),
+                    name = self.lock.lock_name.as_str(),
                     error = ?held.err(),
                     "a session lock is lost: its connection no longer holds the lock"
                 );

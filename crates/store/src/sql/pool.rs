@@ -260,8 +260,8 @@ impl<DB: Driver> Connections<DB> {
     async fn borrow(&self) -> Result<Borrowed<DB>, sqlx::Error> {
         let options = self.pool.connect_options();
         // A database in memory is its connections' alone.
-        let is_elsewhere = DB::RULES.is_networked || DB::file(&options).is_some();
-        let connection = if self.is_urgent && is_elsewhere {
+        let can_connect_beside = DB::RULES.is_networked || DB::file(&options).is_some();
+        let connection = if self.is_urgent && can_connect_beside {
             match timeout(URGENT_WAIT, self.pool.acquire()).await {
                 Ok(connection) => Source::Pool(connection?),
                 Err(_) => self.connect_beside(&options).await?,

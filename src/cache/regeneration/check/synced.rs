@@ -14,11 +14,11 @@ impl Process {
     /// Learns by a sync whether the other process still holds the lease.
     pub(crate) fn tell(&mut self, database: &Database) {
         self.held = self.held.filter(|held| NOW < held.until);
-        self.held = self.told(database);
+        self.held = self.as_synced(database);
     }
 
     /// Returns the effect of a sync on what this process knows of the lease.
-    pub(crate) fn told(&self, database: &Database) -> Option<PeerLease> {
+    pub(crate) fn as_synced(&self, database: &Database) -> Option<PeerLease> {
         let mut held = self.held?;
         held.on_sync(database.peer_lease_state(), NOW);
         Some(held).filter(|held| NOW < held.until)
@@ -26,8 +26,8 @@ impl Process {
 
     /// Returns true if a sync tells the process something.
     pub(crate) fn is_behind(&self, database: &Database) -> bool {
-        let is_told = self.is_held() && self.told(database) != self.held;
-        self.known.marks != database.marks || !self.known.complete || is_told
+        let was_synced = self.is_held() && self.as_synced(database) != self.held;
+        self.known.marks != database.marks || !self.known.complete || was_synced
     }
 
     pub(crate) fn learn(&mut self, marks: Marks) {

@@ -103,10 +103,10 @@ impl<DB: Driver> SqlStore<DB> {
     }
 }
 
-/// Reads a row in the columns of [`requests::READ`]. `own`: the row is the caller's.
-fn found<DB: Driver>(row: &DB::Row, own: bool) -> SqlResult<Begun> {
+/// Reads a row in the columns of [`requests::READ`]. `is_own`: the row is the caller's.
+fn found<DB: Driver>(row: &DB::Row, is_own: bool) -> SqlResult<Begun> {
     let progress = match row.int(4)? {
-        None if own => return Ok(Begun::Own),
+        None if is_own => return Ok(Begun::Own),
         None if row.number(2)? > 0 => RequestProgress::Running,
         None => RequestProgress::Unknown,
         Some(NOT_STORED) => RequestProgress::Done(None),

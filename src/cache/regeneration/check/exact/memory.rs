@@ -161,16 +161,16 @@ fn hit_for_pass_lasts_until_its_end_or_an_invalidation() {
         why: Bypass::Private,
         meta: Arc::new(meta(Snapshot::default())),
     };
-    let look = |process: &Process| view().lookup(&visitor(), &process.context(), || false);
+    let lookup = |process: &Process| view().lookup(&visitor(), &process.context(), || false);
     assert!(matches!(
-        look(&process),
+        lookup(&process),
         Lookup::Hit(Answer::Pass(Bypass::Private))
     ));
     let mut invalidated = process;
     invalidated.list.marks.stale = Epoch(1);
-    assert!(matches!(look(&invalidated), Lookup::Miss));
+    assert!(matches!(lookup(&invalidated), Lookup::Miss));
     process.now = Tick(1001 * SECOND);
-    assert!(matches!(look(&process), Lookup::Miss));
+    assert!(matches!(lookup(&process), Lookup::Miss));
     let stale = CacheEntry::Version(process.version(3 * S, Origin::Stored).into());
     assert!(matches!(
         stale
@@ -200,13 +200,13 @@ fn cooldown_lasts_until_its_end_or_a_purge() {
         failure: None,
         meta: Arc::new(meta(Snapshot::default())),
     };
-    let look = |process: &Process| view().lookup(&visitor(), &process.context(), || false);
+    let lookup = |process: &Process| view().lookup(&visitor(), &process.context(), || false);
     assert!(
-        matches!(look(&process), Lookup::Hit(Answer::Unavailable { retry_in }) if retry_in == S)
+        matches!(lookup(&process), Lookup::Hit(Answer::Unavailable { retry_in }) if retry_in == S)
     );
-    assert!(matches!(look(&Process::purged()), Lookup::Miss));
+    assert!(matches!(lookup(&Process::purged()), Lookup::Miss));
     process.now = Tick(1001 * SECOND);
-    assert!(matches!(look(&process), Lookup::Miss));
+    assert!(matches!(lookup(&process), Lookup::Miss));
 }
 
 #[test]
