@@ -1,3 +1,6 @@
+//! The extensions by which a handler says something about its response: its tags, and the time after which it is stale.
+//! The layer takes them off before anybody else sees the response.
+
 use std::{sync::Arc, time::Duration};
 
 /// The age at which the response is stale, in place of the policy's interval, for an extension of the

@@ -1,3 +1,6 @@
+//! The counters behind [`Stats`]. A hit counts itself, so the counters are sharded: threads do not write to one cache
+//! line.
+
 use std::{
     cell::Cell,
     sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},

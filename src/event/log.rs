@@ -1,3 +1,5 @@
+//! The lines of the log. Each event but a missed one is a line of tracing, with its fields.
+
 use tracing::Level;
 
 use super::{Bypass, Event, Outcome, Regeneration, observer::Frequent};

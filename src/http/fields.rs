@@ -1,3 +1,5 @@
+//! Small functions on header fields that several modules need.
+
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 pub(crate) use perennial_store::http_util::{list, seconds};
 

@@ -1,3 +1,5 @@
+//! The body of a layer's response: a stored one, or the inner service's own.
+
 use std::{
     pin::{Pin, pin},
     task::{Context, Poll},

@@ -1,3 +1,5 @@
+//! The future of a layer's response. A hit is ready when `call` returns: it needs no task and no second poll.
+
 use std::{
     fmt,
     future::{Ready, poll_fn, ready},

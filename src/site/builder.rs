@@ -1,3 +1,6 @@
+//! The settings of a site, and how it is opened. All checks of settings are in [`Builder::checked`], so that a setting
+//! that cannot be used is one error of `open`, which says what to write.
+
 use std::{sync::Arc, time::Duration};
 
 use perennial_store::{

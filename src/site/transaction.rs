@@ -1,3 +1,6 @@
+//! Invalidations in the application's own transaction (the outbox pattern): they count if the transaction commits, and
+//! never otherwise.
+
 use std::{fmt, sync::Arc};
 
 use perennial_store::{Connection, Error, sql::outbox};

@@ -1,3 +1,5 @@
+//! How a command reaches its database: the URL, the table prefix and the time limit that all commands share.
+
 use std::time::Duration;
 
 use clap::Args;

@@ -1,3 +1,6 @@
+//! `perennial watch`: the summary, the locks and the latest generations, shown again at an interval until a key is
+//! pressed.
+
 use std::{
     io::{self, IsTerminal},
     time::Duration,

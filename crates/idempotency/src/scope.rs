@@ -1,3 +1,5 @@
+//! Whose `Idempotency-Key` it is: two callers may send the same key, and never see each other's responses.
+
 /// The user to whom an `Idempotency-Key` belongs. Keys of two scopes are two keys: no user gets the
 /// response to another user's request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

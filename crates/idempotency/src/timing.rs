@@ -1,3 +1,5 @@
+//! The durations of this crate, each with its reason.
+
 use std::time::Duration;
 
 use perennial_store::timing::Pauses;

@@ -1,3 +1,6 @@
+//! A layer for routes that may run once at a time in all processes. Its settings are here, its service in
+//! `exclusive/service.rs`.
+
 mod service;
 
 use std::{fmt, sync::Arc, time::Duration};

@@ -1,3 +1,5 @@
+//! The durations of this crate, each with its reason.
+
 use std::time::Duration;
 
 /// The time between two checks that the connection of a session lock still holds the lock.

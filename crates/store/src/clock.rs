@@ -1,3 +1,5 @@
+//! The unit of time that the database's columns use: whole microseconds. No clock is read here.
+
 use std::time::Duration;
 
 pub const YEAR: Duration = Duration::from_hours(365 * 24);

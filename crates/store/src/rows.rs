@@ -1,3 +1,5 @@
+//! The arguments and answers of the operations of `calls.rs` as plain data. Nothing here decides anything.
+
 use std::time::Duration;
 
 use bytes::Bytes;

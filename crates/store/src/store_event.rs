@@ -1,3 +1,6 @@
+//! What a store reports: operations, the state of the database, and locks. `Store::notify` writes the line of the log
+//! and hands the event to the site, which turns it into a public event and a metric.
+
 use std::time::Duration;
 
 use crate::{

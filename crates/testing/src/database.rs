@@ -1,3 +1,6 @@
+//! The public [`Database`] of this crate: a site's database in memory, which a test can make fail, hang, lose replies, or
+//! move its clock.
+
 use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::{
@@ -10,7 +13,7 @@ use perennial::{Builder, Error, Perennial, canonical_key};
 use perennial_store::{Backend, Call, CallFuture, Reply, error::BoxError};
 
 /// A database in memory, without SQL. Clones share the same data. The database's clock follows Tokio's,
-/// so that stored versions age with [`advance`](super::advance).
+/// so that stored versions age with [`advance`].
 ///
 /// One condition holds at a time: each of [`fail`](Self::fail), [`hang`](Self::hang),
 /// [`slow_down`](Self::slow_down), [`lose_replies`](Self::lose_replies),

@@ -1,3 +1,5 @@
+//! The operations on the invalidation list and the outbox, over the tables in memory.
+
 use std::{cmp::Reverse, ops::Bound, time::Duration};
 
 use super::{memory::micros, rows::Rows};

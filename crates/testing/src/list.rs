@@ -1,3 +1,5 @@
+//! The operations that list, count and evict pages, over the tables in memory.
+
 use super::{
     lock::Lock,
     rows::{PageRow, Rows, STEP},

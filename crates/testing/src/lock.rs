@@ -1,3 +1,5 @@
+//! A row of the table of locks in memory.
+
 use super::{memory::micros, rows::Id};
 use perennial_store::{Fence, LockRow, Unused, clock::duration};
 

@@ -1,3 +1,5 @@
+//! The operations on idempotent requests, over a table in memory.
+
 use std::collections::BTreeMap;
 
 use bytes::Bytes;

@@ -409,7 +409,7 @@ impl InvalidationSync {
         Ok(())
     }
 
-    /// Reads the latest names of each list, as many as a process [keeps](KEPT), and all revisions.
+    /// Reads the latest names of each list, as many as a process [keeps](KEPT_NAMES), and all revisions.
     async fn catch_up(&self, progress: &watch::Sender<SyncProgress>) -> Result<(), Error> {
         let Environment { store, list, .. } = &self.environment;
         // What is invalidated meanwhile is read after these names, in the order of epochs.

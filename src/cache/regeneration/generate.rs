@@ -36,12 +36,11 @@ impl Regenerations {
 
     /// Logs a header whose value changes with each generation, once for each header: clients fetch
     /// the page again and again although its body stays the same.
-    fn warn_of_retagging(&self, previous_release: Option<&Page>, page: &Page) {
-        let (Some(previous_release), Some(name)) = (previous_release, &page.body.retagged_by)
-        else {
+    fn warn_of_retagging(&self, before: Option<&Page>, page: &Page) {
+        let (Some(before), Some(name)) = (before, &page.body.retagged_by) else {
             return;
         };
-        let is_second = previous_release.body.retagged_by.as_ref() == Some(name);
+        let is_second = before.body.retagged_by.as_ref() == Some(name);
         if is_second && self.is_first_retagging_by(name) {
             tracing::warn!(
                 target: "perennial::regeneration",
@@ -103,7 +102,7 @@ impl Driver {
         let task = tokio::spawn(run.in_current_span());
         let mut task = AbortOnDropHandle::new(task);
         let key = self.key.clone();
-        let previous_release = self.regeneration.newest().cloned();
+        let before = self.regeneration.newest().cloned();
         let fence = self.lease.as_ref().map(Lease::fence);
         self.generator_begins(reason);
         let (regenerations, policy) = (Arc::clone(&self.regenerations), self.policy);
@@ -118,14 +117,10 @@ impl Driver {
             let took = regenerations.environment.now() - started;
             let generated = match generated {
                 Generated::Content(response) => {
-                    let dated_before = previous_release
-                        .as_ref()
-                        .map(|previous_release| regenerations.date_of(previous_release));
-                    let previous_release = previous_release
-                        .as_ref()
-                        .map(|previous_release| &*previous_release.page);
+                    let dated_before = before.as_ref().map(|before| regenerations.date_of(before));
+                    let before = before.as_ref().map(|before| &*before.page);
                     let modified = fence.and_then(|fence| {
-                        Page::last_modified(&response, fence, previous_release, dated_before)
+                        Page::last_modified(&response, fence, before, dated_before)
                     });
                     let Snapshot { epoch, revision } = snapshot;
                     let said = response.extensions();
@@ -144,8 +139,8 @@ impl Driver {
                         is_provisional: inherited.is_provisional,
                         modified,
                     };
-                    let mut page = Page::new(&key, response, metadata, previous_release);
-                    regenerations.warn_of_retagging(previous_release, &page);
+                    let mut page = Page::new(&key, response, metadata, before);
+                    regenerations.warn_of_retagging(before, &page);
                     let published = began.saturating_add(micros(took));
                     let times = GenerationTimes { began, published };
                     page.meta.timed(&policy, times);

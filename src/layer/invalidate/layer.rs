@@ -1,3 +1,5 @@
+//! The settings of the layer whose routes change data. The service is in [`service`](super::service).
+
 use std::{fmt, sync::Arc};
 
 use tower_layer::Layer;

@@ -1,3 +1,5 @@
+//! Calls the inner service, and settles the [`Change`] that the request may be.
+
 use std::{
     pin::Pin,
     task::{Context, Poll},

@@ -1,3 +1,5 @@
+//! The settings of the layer. Its documentation is the place where users read what is stored, and what a handler sees.
+
 use std::{fmt, sync::Arc};
 
 use http::request::Parts;

@@ -1,3 +1,6 @@
+//! From an answer of the cache to a response: adds the headers of a hit, evaluates the request's conditions, and counts
+//! what was served.
+
 use std::{sync::Arc, time::Duration};
 
 use http::{Extensions, HeaderMap, Method, Request, Response, header, request::Parts};

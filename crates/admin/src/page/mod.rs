@@ -1,3 +1,6 @@
+//! The status page: a router of HTML pages, JSON and an event stream over one site. `access` decides who may see it and
+//! act, `pages` shows, `actions` changes, and `live` is what viewers share.
+
 mod access;
 mod actions;
 mod done;

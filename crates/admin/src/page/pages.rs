@@ -1,3 +1,5 @@
+//! The HTML of each page. Nothing here changes the site.
+
 use std::sync::Arc;
 
 use axum::{

@@ -1,3 +1,6 @@
+//! The statements on an application's table, written for its names and its columns, which are checked before they become
+//! SQL.
+
 use std::time::Duration;
 
 use perennial_store::{

@@ -1,3 +1,5 @@
+//! Session locks of PostgreSQL and of MySQL and MariaDB, and the task that keeps the connection of a held one.
+
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;

@@ -1,3 +1,6 @@
+//! The statements on stored pages. A comment lists the arguments before the arrow, and the columns of the answer after
+//! it.
+
 use super::PerDialect;
 
 /// kind, name, known fence -> entry: fence, age, time of the publish, epoch, status, headers, body,

@@ -1,3 +1,6 @@
+//! The statements on the invalidation list and the outbox. Epochs come from one row, and a statement that raises it keeps
+//! it locked until its commit: this is what makes epochs visible in their order.
+
 use super::PerDialect;
 
 /// Invalidations queue for one row, so that a reader who sees an epoch sees all smaller epochs. A

@@ -1,3 +1,6 @@
+//! The statements on locks. `TRY` is the one that everything rests on: it takes a free lock and moves the fence, in one
+//! statement, without waiting for anybody.
+
 use super::PerDialect;
 
 /// A held lock is not written.

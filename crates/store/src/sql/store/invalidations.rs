@@ -1,3 +1,6 @@
+//! The operations of `calls.rs` on invalidations and the outbox. Rows of the outbox are numbered together where that
+//! works, and one by one where one of them is refused.
+
 use std::collections::HashMap;
 
 use super::{BEFORE_ALL_NAMES, SqlResult, SqlStore, Template};

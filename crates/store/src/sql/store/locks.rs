@@ -1,3 +1,6 @@
+//! The operations of `calls.rs` on locks. An attempt whose connection broke is sent once more, and tells so: the first
+//! sending may still arrive.
+
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::{BEFORE_ALL_NAMES, SqlResult, SqlStore};
