@@ -1,5 +1,5 @@
-//! The monotonic clock of this process. Times may be negative, as a version may be older than the
-//! process.
+//! The monotonic clock of this process, which also counts the time for which the machine was suspended. Times
+//! are relative to its creation, and may be negative: a version may be older than the process.
 
 use std::{
     ops,
@@ -63,7 +63,8 @@ impl Clock {
     }
 }
 
-/// Returns the time since the machine was started, with suspensions. `None`: only Linux is asked for it.
+/// Returns the time since the machine was started, suspensions included. Only Linux is asked for it;
+/// elsewhere the result is `None`.
 #[cfg(target_os = "linux")]
 fn uptime() -> Option<Duration> {
     let uptime = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);

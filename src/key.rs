@@ -9,8 +9,8 @@ use std::borrow::Cow;
 use http::Uri;
 use sha2::{Digest, Sha256};
 
-/// The most bytes of a key. A visitor chooses most of it, and each stored page, lock, and entry in
-/// memory has a copy.
+/// The largest size of a key, in bytes. A visitor chooses most of a key, and each stored page, lock and entry
+/// in memory has a copy of it.
 pub(crate) const MAX_KEY_BYTES: usize = 4 << 10;
 
 /// The parameters of a query that are part of the key.
@@ -20,12 +20,12 @@ pub(crate) enum Query {
     Only(Vec<String>),
 }
 
-/// Returns the key of a resource: the path and the query. `None`: the URI has no path of its own
+/// Returns the key of a resource: the path and the query. `None` means that the URI has no path of its own
 /// (`*`, or an authority alone).
 ///
-/// Percent-encodings that mean the same have one [form](normal). The query's parameters are sorted
-/// by name; parameters of the same name stay in their order. An empty query is dropped. The result
-/// borrows a URI that already has this form.
+/// Percent-encodings that mean the same have one [form](normal). The query's parameters are sorted by name;
+/// parameters of the same name stay in their order. An empty query is dropped. The result borrows a URI that
+/// already has this form.
 pub(crate) fn of_uri<'a>(uri: &'a Uri, counts: &Query) -> Option<Cow<'a, str>> {
     of_request(uri, counts, || false)
 }
@@ -44,7 +44,7 @@ pub(crate) fn of_request<'a>(
     if !path.starts_with('/') {
         return None;
     }
-    // Most requests.
+    // This is the case of most requests.
     if whole.query().is_none() && is_plain(path) {
         return Some(Cow::Borrowed(path));
     }
@@ -115,8 +115,8 @@ pub(crate) fn normal(text: &str, part: Part) -> Cow<'_, str> {
                 if value.is_some() {
                     bytes = digits;
                 }
-                // Alone, the character stands for itself. It must not begin an encoding with what
-                // is decoded after it: `%%300`.
+                // A `%` that begins no encoding stands for itself, and is encoded, so that it does not begin
+                // an encoding with what is decoded after it, as in `%%300`.
                 value.or(Some(b'%'))
             }
             b'+' if part == Part::Query => Some(b' '),

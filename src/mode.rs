@@ -27,7 +27,7 @@ words! {
 }
 
 impl Mode {
-    /// Returns the mode in the environment variable `PERENNIAL_MODE`. `None`: it is not set.
+    /// Returns the mode in the environment variable `PERENNIAL_MODE`, or `None` if the variable is not set.
     pub(crate) fn from_environment() -> Result<Option<Self>, Error> {
         let text = env::var_os("PERENNIAL_MODE");
         let mode = text.map(|text| text.to_string_lossy().parse::<Self>());

@@ -9,7 +9,8 @@ use std::{
 
 use perennial_store::locked;
 
-/// The places, in the order in which a thread may take the locks. Not two of one place.
+/// The places of the locks, in the order in which a thread may take them. A thread never holds two locks of
+/// one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Place {
     /// The regenerations of the process.
@@ -18,8 +19,8 @@ pub(crate) enum Place {
     PeerLeases,
     /// The timeline of the sync.
     Sync,
-    /// What the outbox and the housekeeping have to do again, and what was logged. Nothing is locked under
-    /// it.
+    /// What the outbox and the housekeeping have to do again, and what was logged. No other lock is taken
+    /// under one of these.
     Last,
 }
 
@@ -85,7 +86,8 @@ mod held {
 
     impl Held {
         pub(super) fn new(place: Place) -> Self {
-            // Without a value, the thread is ending. The panic comes after the borrow, as a hook may lock.
+            // Without a value the thread is ending. The panic comes after the borrow, as a panic hook may
+            // take locks itself.
             let latest = HELD.try_with(|held| {
                 let latest = held.borrow().iter().max().copied();
                 held.borrow_mut().push(place);

@@ -61,9 +61,10 @@ pub struct Refresh {
     pub(crate) schedule: Option<&'static dyn Schedule>,
     pub(crate) browser_cache: Duration,
     pub(crate) cdn_cache: Option<Duration>,
-    /// The response's own freshness headers decide.
+    /// The response's own freshness headers decide how long it is fresh.
     pub(crate) from_headers: bool,
-    /// Visitors get the failure of a generator although there is an old version: in development mode alone.
+    /// Visitors get the failure of a generator even where there is an old version. Only the development mode
+    /// sets this.
     pub(crate) shows_failures: bool,
 }
 
@@ -274,10 +275,9 @@ impl Refresh {
         part(self.interval, 1.0 - self.jitter * unit)
     }
 
-    /// Returns the interval, counted from the publish, of a version that was generated at these times.
-    /// `None`: no schedule decides.
-    /// `unit`: as for [`interval_at`](Self::interval_at). After a panic of the schedule, which an error
-    /// in the log tells, the version is stale after the cooldown.
+    /// Returns the interval, counted from the publish, of a version that was generated at these times, or
+    /// `None` if no schedule decides. `unit` is that of [`interval_at`](Self::interval_at). If the schedule
+    /// panics, which is logged as an error, the version is stale after the cooldown.
     pub(crate) fn scheduled(&self, times: GenerationTimes, unit: f64) -> Option<Duration> {
         let schedule = self.schedule?;
         let began = SystemTime::UNIX_EPOCH + duration(times.began);

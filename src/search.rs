@@ -1,4 +1,6 @@
-//! A breadth-first search through the states of a model, for the checks of the state machines.
+//! A breadth-first search through the states of a model: it finds the shortest way to a broken property, and
+//! follows every reachable state to its end. The checks of the state machines use it, here and in
+//! `perennial-idempotency`.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -23,9 +25,9 @@ pub(crate) trait Model {
     /// Tests the properties of a single state.
     fn invariant(&self, state: &Self::State) -> Result<(), Broken>;
 
-    /// Returns the state after the step that the model chooses among those without a fault, and the
-    /// cost of the step: 1 for a unit of time, or 0. `None`: the system has settled, as it must
-    /// from every state.
+    /// Returns the state after the step that the model chooses among those without a fault, and the cost of
+    /// the step: 1 for a unit of time, or 0. `None` means that the system has settled, as it must from every
+    /// state.
     fn settle(&self, state: &Self::State) -> Option<(u16, Self::State)>;
 
     /// The limit of the sum of the costs until the system has settled.

@@ -1,5 +1,9 @@
-//! The site's commands: invalidate and purge. Each is stored for all processes first, and then carried out
-//! in this one.
+//! The site's commands: invalidate and purge.
+//!
+//! Each command is stored for all processes first, and then carried out in this one. A command that has
+//! returned
+//! successfully is in the database; one whose caller has left goes on in a task of its own, for which a
+//! shutdown waits.
 
 use std::sync::Arc;
 
@@ -23,7 +27,7 @@ use crate::{
     },
 };
 
-/// The number of entries that one step of a purge removes.
+/// The number of entries that a purge reads and removes at a time.
 const PURGED_AT_ONCE: usize = 1000;
 
 /// Cheap to clone.
@@ -58,7 +62,7 @@ impl Commands {
                 epoch,
             };
             self.environment.observer.emit(event);
-            // The check reads all of memory, and only a reader of the log needs the check.
+            // The check reads all of memory, and only somebody who reads the log at DEBUG has a use for it.
             if tracing::enabled!(tracing::Level::DEBUG) && !self.is_in_memory(name) {
                 tracing::debug!(
                     name,
@@ -143,7 +147,8 @@ impl Commands {
         }
     }
 
-    /// Removes a resource and its variants for good, with any version that is being generated.
+    /// Removes a resource and its variants for good, together with any version that is being generated: its
+    /// lease is broken, so that it cannot be published.
     pub(crate) async fn purge(&self, key: &str) -> Result<(), Error> {
         let target = Target::Purged(key);
         self.invalidate(target).await?;
@@ -181,8 +186,9 @@ impl Commands {
         Ok(())
     }
 
-    /// Stores the purge once more: since the first time a regeneration may have read a cooldown that the
-    /// purge ended only afterwards, and memory would keep that cooldown as if it were later.
+    /// Stores the purge once more. A regeneration that has begun since the first time may have read a
+    /// cooldown that the purge ended only afterwards, and memory would keep that cooldown as if it were newer
+    /// than the purge.
     async fn purge_again(&self, target: Target<'_>) -> Result<(), Error> {
         self.store_unreported(&[target.name()?]).await.map(drop)
     }

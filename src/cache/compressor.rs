@@ -1,4 +1,7 @@
-//! Makes the content codings of pages in memory, one page at a time: the other cores belong to the visitors.
+//! Compresses pages in memory, after they have been served uncompressed for the first time.
+//!
+//! One page of the process is compressed at a time, so that the other cores stay with the visitors. Where a
+//! page has to wait for its turn, no queue forms: a later request for it tries again.
 
 use std::sync::Arc;
 
@@ -83,7 +86,8 @@ async fn compress_now(
     };
     let plain = content.body().len();
     let made = task::spawn_blocking(move || Coding::ALL.map(|coding| coding.encoded(&content)));
-    // An encoder that panics would panic again.
+    // Keeps nothing of an encoder that has panicked, and remembers that there is no coding: it would panic
+    // again.
     let made = made.await.unwrap_or_default();
     let [br, gzip] = made
         .each_ref()

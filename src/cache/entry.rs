@@ -74,18 +74,20 @@ impl Freshness {
     }
 }
 
-/// The surroundings of a decision.
+/// Everything that a decision depends on beside the entry and the visitor: the time, the policy, the
+/// invalidation list and the limits. It is passed by reference, so that a decision reads no clock and no
+/// setting of its own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DecisionContext<'a> {
     pub(crate) now: Tick,
     pub(crate) key: &'a str,
     pub(crate) policy: &'a Refresh,
     pub(crate) list: &'a dyn InvalidationView,
-    /// The time that a request waits for the store although there is a version.
+    /// How long a request waits for the store although there is a version that could be served.
     pub(crate) store_patience: Duration,
-    /// The time that a statement may take.
+    /// How long a statement may take before it counts as failed.
     pub(crate) statement_timeout: Duration,
-    /// The site's setting for the time for which rows are kept beyond their interval.
+    /// For how long the site keeps rows after their interval is over.
     pub(crate) retention: Duration,
     pub(crate) is_shutting_down: bool,
 }
@@ -96,17 +98,19 @@ pub(crate) struct Visitor {
     pub(crate) arrived: Tick,
     /// The visitor is the leader, whose request started the regeneration.
     pub(crate) leads: bool,
-    /// The visitor has something to show in place of a version. If no version is servable, it waits for
-    /// the store alone.
+    /// The visitor has something to show in place of a version. So where no version is servable, it waits
+    /// only until the store has said whether there is one, and never for a generator.
     pub(crate) has_placeholder: bool,
     /// The application demands a regeneration: it is tried even where this process knows of a cooldown.
     pub(crate) demands: bool,
     /// The visitor brings a permit for a regeneration.
     pub(crate) has_permit: bool,
-    /// For this visitor, an invalidated version from before this epoch counts as expired; a valid one
-    /// never does. [`Epoch::NONE`]: no version does.
+    /// Read-your-writes: for this visitor, an *invalidated* version whose epoch is below `min_epoch` counts
+    /// as expired. A version that no invalidation applies to is served whatever its epoch is. [`Epoch::NONE`]
+    /// turns the check off.
     pub(crate) min_epoch: Epoch,
-    /// The latest epoch that the process knew when the visitor had come.
+    /// The latest epoch that this process knew when the visitor came. A version of another process with a
+    /// later epoch was generated after that.
     pub(crate) known_epoch: Epoch,
 }
 
@@ -128,19 +132,21 @@ impl Visitor {
 /// The origin of a version in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Origin {
-    /// The store.
+    /// The version was read from the store.
     Stored,
-    /// This process has published the version. `lock_untouched`: as far as this process knows, nobody has
-    /// acquired the page's lock since then. So the lease can be acquired without a probe: the fence in
-    /// the attempt tells if that is wrong.
+    /// This process has published the version. If `lock_untouched` is true, nobody has acquired the page's
+    /// lock since then, as far as this process knows. Then the next regeneration can skip the probe: the
+    /// attempt to acquire the lease names the fence of this version, and simply fails if the guess is wrong.
     Published { lock_untouched: bool },
-    /// This process has generated the version and could not publish the version.
+    /// This process has generated the version, and could not publish it.
     Unsaved,
 }
 
-/// What decisions need of a content.
+/// The one question that decisions ask about a content. It is a trait so that the check can run the same
+/// decisions on a content of a few bits.
 pub(crate) trait SameContent: Clone {
-    /// Returns true if the stored content need not be replaced by this one: its age alone is renewed.
+    /// Returns true if `new` says the same as this content, so that the stored version's age is renewed and
+    /// its content is not written again.
     fn is_same(&self, new: &Self) -> bool;
 }
 
@@ -154,16 +160,17 @@ pub(crate) struct Page<B> {
 /// Why a process asks the store nothing about a version for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Pause {
-    /// The process had no permit for a regeneration.
+    /// The process had as many regenerations under way as its settings allow.
     Busy,
-    /// Another process was faster.
+    /// Another process holds the lease, or has published a version in the meantime.
     Peer,
-    /// A regeneration has failed, or the store does.
+    /// A regeneration has failed, or the store has.
     Cooldown,
 }
 
 impl Pause {
-    /// Returns true if it keeps a visitor from a regeneration who accepts no old version.
+    /// Returns true if this pause also keeps a visitor from starting a regeneration who does not accept the
+    /// old version.
     fn holds_for(self, visitor: &Visitor) -> bool {
         match self {
             Self::Busy => !visitor.has_permit,
@@ -177,25 +184,28 @@ impl Pause {
 #[derive(Clone, Debug)]
 pub(crate) struct Version<B> {
     pub(crate) page: Arc<Page<B>>,
-    /// The fence of the publish; of an unsaved version, the fence of the version before.
+    /// The fence under which the version was published. An unsaved version has the fence of the version
+    /// before it, so that any published version replaces it.
     pub(crate) fence: Fence,
     /// The time of the publish, by the clock of this process.
     pub(crate) published_at: Tick,
-    /// The begin of the generator, if it ran in this process; otherwise long ago.
+    /// The time at which the generator began, if it ran in this process. For a version from the store this is
+    /// a time in the distant past.
     pub(crate) began: Tick,
     pub(crate) origin: Origin,
-    /// The row is dated in the future, as the database's clock was set back: the version counts as stale.
+    /// The row is dated in the future, because the database's clock was set back, so its age cannot be
+    /// computed. The version counts as stale whatever the time is.
     pub(crate) age_unknown: bool,
     /// The version took the place of one that was not purged.
     pub(crate) replaced_version: bool,
     /// The time before which this process asks the store nothing about the version.
     pub(crate) recheck_at: Tick,
-    /// Why not before.
+    /// The reason for [`recheck_at`](Self::recheck_at).
     pub(crate) pause: Pause,
-    /// The expired version may be served until this time, as a regeneration has failed, in this process or in
-    /// another one.
+    /// Until this time the version may be served although it has expired, because a regeneration has failed
+    /// in this process or in another one (`stale-if-error`).
     pub(crate) error_grace_until: Tick,
-    /// The error of the last regeneration of this process, if that failed, for explanations.
+    /// The error of the last regeneration, if this process ran it and it failed. Explanations show it.
     pub(crate) failure: Option<Arc<str>>,
 }
 
@@ -225,7 +235,7 @@ impl<B> Version<B> {
         now - self.published_at
     }
 
-    /// Returns true if this process has generated the version since `then`.
+    /// Returns true if this process has generated the version, and has done so since `then`.
     pub(crate) fn is_made_since(&self, then: Tick) -> bool {
         self.origin != Origin::Stored && self.published_at >= then
     }
@@ -306,36 +316,37 @@ impl<B> Version<B> {
     }
 }
 
-/// Everything that a process knows of a key between two regenerations. Cheap to clone.
+/// What the memory tier holds for a key: everything that this process knows about it between two
+/// regenerations. Cheap to clone.
 #[derive(Clone, Debug)]
 #[cfg_attr(test, derive(Hash))]
 pub(crate) enum CacheEntry<B> {
     /// A version, servable or not.
     Version(Arc<Version<B>>),
-    /// Hit-for-pass: the service itself answers each request before `until`, as the responses are
-    /// not stored, unless an invalidation applies.
+    /// Hit-for-pass (Varnish's term): the last response may not be shared, so until this time the service
+    /// itself answers each request, unless the page is invalidated before.
     HitForPass {
         until: Tick,
         why: Bypass,
         meta: Arc<Meta>,
     },
-    /// Cooldown after a failure: no version can be served. No generator runs before `until`, unless
+    /// A cooldown after a failure, while no version can be served. No generator runs before `until`, unless
     /// the key is purged, or the store answers again and has no cooldown.
     Cooldown {
         until: Tick,
-        /// The time before which this process asks the store nothing. Earlier than `until` if the
-        /// store did not answer: the store may have a version.
+        /// The time before which this process asks the store nothing. It is earlier than `until` if the store
+        /// has not answered, as the store may have a version after all.
         recheck_at: Tick,
         /// The number of failures in a row.
         failures: u32,
-        /// The error of the last one, if it was this process's, for explanations.
+        /// The error of the last failure, if it happened in this process. Explanations show it.
         failure: Option<Arc<str>>,
         meta: Arc<Meta>,
     },
 }
 
-/// Another process's lease on a key. While the lease lasts, this process asks the store nothing
-/// about the key, and learns of the end by the sync.
+/// A lease that another process holds. While it lasts, this process asks the store nothing about the key: the
+/// sync tells when it is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PeerLease {
     /// The greatest fence of a stored version that this process knows.
@@ -345,8 +356,8 @@ pub(crate) struct PeerLease {
 }
 
 impl PeerLease {
-    /// Takes the state of the page from a sync that was sent at `asked`. If the page has been published
-    /// since, the lease counts as over.
+    /// Updates the lease by the answer to a sync that was sent at `asked`. If a version has been published
+    /// since the lease was seen, it counts as over, so that the new version is read at once.
     pub(crate) fn on_sync(&mut self, page: PeerLeaseState, asked: Tick) {
         self.until = if page.fence > self.stored_fence {
             asked
@@ -361,31 +372,32 @@ impl PeerLease {
 #[cfg_attr(test, derive(Hash))]
 pub(crate) enum Answer<B> {
     Version(Arc<Version<B>>),
-    /// The service itself answers the request, for the reason given.
+    /// The service itself answers the request, for this reason.
     Pass(Bypass),
-    /// The response of the failed generator, or the failure.
+    /// The generator has failed, and there is nothing older to serve.
     Failed(Failure),
-    /// No content yet. The visitor may try again after this time.
+    /// There is no content yet. The visitor may try again after this time.
     Unavailable {
         retry_in: Duration,
     },
 }
 
-/// What memory has for a request. Without an answer, the request starts or joins a regeneration.
+/// What memory has for a request. Anything but a [`Hit`](Self::Hit) lets the request start or join a
+/// regeneration.
 #[derive(Clone, Debug)]
 pub(crate) enum Lookup<B> {
-    /// The answer.
+    /// This is the answer.
     Hit(Answer<B>),
-    /// A version that is not served to this request, or whose state has to be asked for first.
+    /// There is a version, but this request does not get it, or may get it only after the store was asked.
     Stale,
-    /// A version that was purged: the key is known, and there is nothing to serve.
+    /// There is a version that was purged: the key is known, and there is nothing to serve.
     Purged,
-    /// No version.
+    /// There is no version.
     Miss,
 }
 
 impl<B> CacheEntry<B> {
-    /// Returns what memory has for a request that it may not answer, as a sync is due first.
+    /// Says what memory has, for a request that memory may not answer because a sync is due first.
     pub(crate) fn without_answer(&self, context: &DecisionContext<'_>) -> Lookup<B> {
         match self {
             Self::Version(version) if version.freshness(context) == Freshness::Purged => {
@@ -398,7 +410,9 @@ impl<B> CacheEntry<B> {
 
     /// Answers a request from memory.
     ///
-    /// `is_busy`: a process already regenerates the key, or this one shuts down.
+    /// `is_busy` is called where a stale version was found. It returns true if the key is being regenerated
+    /// already, here or in another process, or if this process shuts down: then the stale version is the
+    /// answer.
     #[inline]
     pub(crate) fn lookup(
         self,
@@ -407,7 +421,8 @@ impl<B> CacheEntry<B> {
         is_busy: impl FnOnce() -> bool,
     ) -> Lookup<B> {
         match self {
-            // In a cooldown nobody regenerates the page, for its author neither.
+            // In a cooldown nobody regenerates the page, not even for the author of a change, who therefore
+            // gets what everybody gets.
             Self::Version(version)
                 if visitor.min_epoch > Epoch::NONE
                     && context.now < version.recheck_at

@@ -1,5 +1,6 @@
 //! What the components of a site's cache share, and only read: the services below them, the clock, the
-//! invalidation list and the settings.
+//! invalidation list and the settings. A component gets it when it is built, so that a test can build one
+//! component without the others.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,7 +14,8 @@ use crate::{
     policy::Refresh,
 };
 
-/// Cheap to clone. The list is changed by [`invalidation`](crate::cache::invalidation) and [`commands`](crate::cache::commands) alone.
+/// The surroundings of a component. Cheap to clone. Of its parts only the list changes, and only
+/// [`invalidation`](crate::cache::invalidation) and [`commands`](crate::cache::commands) change it.
 #[derive(Clone)]
 pub(crate) struct Environment {
     pub(crate) store: Store,
@@ -35,7 +37,7 @@ pub(crate) struct Settings {
     pub(crate) cache_status: bool,
     pub(crate) retention: Duration,
     pub(crate) revision: Option<String>,
-    /// The digest of the token.
+    /// The SHA-256 of the token of [`Builder::explain_token`](crate::Builder::explain_token).
     pub(crate) explain_token: Option<[u8; 32]>,
     pub(crate) mode: Mode,
 }
@@ -61,7 +63,7 @@ impl Environment {
         self.locks.tasks().is_closed()
     }
 
-    /// Returns the surroundings of a decision now.
+    /// Returns the context of a decision that is made now.
     pub(crate) fn context<'a>(&'a self, key: &'a str, policy: &'a Refresh) -> DecisionContext<'a> {
         self.context_at(key, policy, self.now())
     }

@@ -1,15 +1,18 @@
-//! The numbers that say what content knows of: epochs of invalidations, the revision of the code, and
-//! sightings of rows that have no epoch yet.
+//! The numbers by which content and invalidations are compared: epochs, the epoch of the code's revision, and
+//! the sightings of committed rows that have no epoch yet. They are types of their own, so that the compiler
+//! keeps them apart.
 
 use perennial_store::Epoch;
 use serde::{Deserialize, Serialize};
 
-/// The number of a sighting of rows of the outbox without an epoch, in one process. See `invalidation_list`.
+/// The number of a sighting: of a sync at which this process saw new rows of the outbox, which have no epoch
+/// yet. It orders what this process knows of them, and means nothing to other processes. See
+/// [`invalidation_list`](crate::cache::invalidation_list).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Sighting(pub(crate) i64);
 
-/// When the revision of a process's code was seen first, or again after another one. Code of a later revision
-/// regenerates what code of an earlier one has generated.
+/// The epoch in which the revision of a process's code was first seen, or was seen again after another one.
+/// Content that code of an earlier revision has generated is stale for code of a later one.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -18,14 +21,15 @@ pub(crate) enum RevisionEpoch {
     /// The site has no revision.
     #[default]
     NoRevision,
-    /// In this epoch.
+    /// The revision has this epoch.
     Announced(Epoch),
-    /// The process has yet to store its revision: later than each epoch so far. A version of this process
-    /// is stale once the revision has an epoch.
+    /// The process has not stored its revision yet. This value is greater than each epoch, so that meanwhile
+    /// everything that other processes have generated counts as stale. A version that this process stores
+    /// with it becomes stale once the revision has an epoch.
     Unannounced,
 }
 
-/// How a stored version's metadata write [`RevisionEpoch::Unannounced`].
+/// The number by which the metadata of a stored version write [`RevisionEpoch::Unannounced`].
 const UNANNOUNCED: i64 = i64::MAX;
 
 impl From<i64> for RevisionEpoch {
@@ -48,18 +52,18 @@ impl From<RevisionEpoch> for i64 {
     }
 }
 
-/// The epoch and the revision that a process knew before a generator began. Content stores these
-/// two and nothing later, as the generator may have read data from before a later invalidation.
+/// What a process knew of invalidations before a generator began. Content is stored with exactly this and
+/// nothing later, because the generator may have read its data before a later invalidation was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Snapshot {
     pub(crate) epoch: Epoch,
     pub(crate) revision: RevisionEpoch,
 }
 
-/// The effect of the invalidations on a version. Of two verdicts on a version, the greater one holds.
+/// What the invalidation list says about a version. Where two sources differ, the greater value holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Validity {
-    /// None applies.
+    /// No invalidation applies.
     Valid,
     /// The version is stale, and served while a regeneration runs.
     Invalidated,
@@ -68,6 +72,7 @@ pub(crate) enum Validity {
 }
 
 impl Validity {
-    /// All, by their discriminants. The fourth one is never stored.
+    /// All values, by the two bits in which [`Meta`](crate::cache::metadata::Meta) packs one. The fourth
+    /// combination of bits is never stored.
     pub(crate) const ALL: [Self; 4] = [Self::Valid, Self::Invalidated, Self::Purged, Self::Purged];
 }

@@ -1,4 +1,7 @@
-//! A failed regeneration, as visitors, the log and explanations get it.
+//! A failed regeneration, as waiting visitors, the log and explanations get it.
+//!
+//! The error is the application's own value. Its `Display` and its `Drop` run the application's code, whose
+//! panics are caught here: no visitor is hurt by them.
 
 use std::{
     error::Error as StdError,
@@ -16,8 +19,8 @@ use crate::http::fields::seconds;
 /// The most bytes of an error that explanations show.
 const MAX_ERROR_BYTES: usize = 1000;
 
-/// The error of an application's generator. The end of the last reference runs the application's code,
-/// whose panic is caught: a visitor may have that reference.
+/// The error of an application's generator. Whoever drops the last reference to it runs the application's
+/// code, and that may be a visitor's task, so a panic there is caught.
 #[derive(Clone, Debug)]
 pub(crate) struct GeneratorError(Option<Arc<dyn StdError + Send + Sync>>);
 
@@ -50,7 +53,7 @@ pub(crate) struct Failure {
     pub(crate) error: GeneratorError,
     /// The generator's response, if there is one.
     pub(crate) response: Option<Arc<Response<Bytes>>>,
-    /// The time until another try, which follows from the failures before.
+    /// The time until another attempt, which grows with the number of failures before.
     pub(crate) retry_in: Duration,
 }
 
@@ -63,7 +66,7 @@ impl Failure {
         }
     }
 
-    /// Returns the error with its causes.
+    /// Returns the error with all of its causes.
     pub(crate) fn full_text(&self) -> String {
         self.error.with_causes()
     }
@@ -76,7 +79,7 @@ impl Failure {
         text.into()
     }
 
-    /// Adds the time until another try.
+    /// Adds the time until another attempt, also to the response as `Retry-After`.
     pub(crate) fn retrying(mut self, retry_in: Duration) -> Self {
         self.retry_in = retry_in;
         if let Some(response) = &mut self.response {

@@ -1,6 +1,8 @@
 //! The memory tier: the [entries](CacheEntry) of this process, within a limit of bytes.
 //!
-//! What has to leave is reported, and its values end, after the cache's own lock.
+//! Invariant: no code of the application runs under the lock of a shard. Evicted keys are reported, and
+//! evicted values dropped, only after that lock is free, because a subscriber of the log and the `Drop` of a
+//! decoded value are the application's code, and may call the site.
 
 #[cfg(feature = "compression")]
 use std::time::Duration;
@@ -24,13 +26,12 @@ const SMALL: u64 = 2048;
 
 pub(crate) struct Memory(Cache<String, CacheEntry, Weight, RandomState, Evictions>);
 
-/// Reports the keys that have to leave memory.
+/// Collects what has to leave memory, to be reported afterwards.
 #[derive(Clone)]
 struct Evictions(Observer);
 
-/// What has left memory by one call. The cache drops it after its own lock: then the keys are
-/// reported, and the values end. A subscriber of the log, or the `Drop` of a value of the
-/// application, may call the site.
+/// What has left memory by one call of the cache. The cache drops it after its own lock, and the drop reports
+/// the keys and ends the values.
 #[derive(Default)]
 struct EvictionBatch {
     observer: Option<Observer>,
@@ -41,7 +42,7 @@ struct EvictionBatch {
 impl Lifecycle<String, CacheEntry> for Evictions {
     type RequestState = EvictionBatch;
 
-    // Not called for a key whose value is replaced, as `on_evict` is.
+    // Unlike `on_evict`, this is not called for a key whose value is only replaced.
     fn before_evict(&self, batch: &mut EvictionBatch, key: &String, _: &mut CacheEntry) {
         batch.observer.get_or_insert_with(|| self.0.clone());
         batch.evicted.push(key.clone());
@@ -64,15 +65,14 @@ impl Drop for EvictionBatch {
 struct Weight;
 
 impl Memory {
-    /// Creates a memory of this many bytes, in which a body of up to `largest` bytes has room.
+    /// Creates a memory tier of this many bytes, in which a body of up to `largest` bytes has room.
     pub(crate) fn new(bytes: u64, largest: usize, observer: Observer) -> Self {
-        // Each shard bounds its own part. With few shards, a part has room for some of the largest
-        // bodies.
+        // Each shard bounds its own part of the capacity. There are few shards, so that a part has room for
+        // some bodies of the largest size.
         let shards = (bytes / (largest as u64).saturating_mul(4).max(1)).clamp(1, 64);
         let options = OptionsBuilder::new()
             .shards(1 << shards.ilog2())
-            // The number of evicted keys that the cache remembers, so that a key that returns
-            // stays.
+            // The cache remembers this many evicted keys, so that a key which returns soon stays for longer.
             .estimated_items_capacity((bytes / SMALL) as usize)
             .ghost_allocation(1.0)
             .weight_capacity(bytes)
@@ -99,13 +99,13 @@ impl Memory {
         self.0.get(key)
     }
 
-    /// Returns the approximate size of the entry of this key, in bytes; `None`: there is none.
+    /// Returns the approximate size of the entry of this key, in bytes, or `None` if there is no entry.
     pub(crate) fn weight_of(&self, key: &str) -> Option<u64> {
         let entry = self.0.peek(key)?;
         Some(Weight.weight(&key.to_owned(), &entry))
     }
 
-    /// Returns the keys without a version, by reading all entries.
+    /// Returns the entries without a version. Reads all entries.
     pub(crate) fn without_version(&self) -> Vec<(String, CacheEntry)> {
         let known = self.0.iter();
         known
@@ -113,7 +113,7 @@ impl Memory {
             .collect()
     }
 
-    /// Returns true if any entry has such metadata, by reading all entries.
+    /// Returns true if any entry has such metadata. Reads all entries.
     pub(crate) fn any(&self, mut is_it: impl FnMut(&Meta) -> bool) -> bool {
         self.0.iter().any(|(_, entry)| match &entry {
             CacheEntry::Version(version) => is_it(&version.page.meta),
@@ -125,10 +125,10 @@ impl Memory {
         self.0.remove(key);
     }
 
-    /// Changes a page, whose weight may change.
+    /// Changes the page of a key in place. Its weight may change.
     #[cfg(feature = "compression")]
     pub(crate) fn change(&self, key: &str, change: impl FnOnce(&Page)) {
-        // Without a wait: quick_cache waits only for a placeholder, and this crate makes none.
+        // This never waits: quick_cache waits only for a placeholder, and this crate makes none.
         let _ = self.0.entry(key, Some(Duration::ZERO), |_, entry| {
             if let CacheEntry::Version(version) = entry {
                 change(&version.page);

@@ -1,4 +1,8 @@
-//! The metadata beside a version's response.
+//! The metadata of a version: what decisions need to know about it beside its age.
+//!
+//! [`Metadata`] is what the store keeps, a column and a JSON text. [`Meta`] is what memory keeps: the same,
+//! with what follows from it for this process, computed once. Metadata that cannot be read count as older
+//! than every invalidation, so that the page is generated anew and nothing wrong is served.
 
 use std::{
     sync::{
@@ -22,16 +26,17 @@ use crate::{
     timing::PROVISIONAL_INTERVAL,
 };
 
-/// The metadata of a stored version: a column, and a part of the JSON text beside the content.
+/// The metadata of a stored version. `epoch` is a column of its own; the rest is a part of the JSON text
+/// beside the content.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Metadata {
-    /// The latest epoch before the generator began. Later invalidations apply to the version. A
-    /// column.
+    /// The latest epoch that was known before the generator began. Later invalidations apply to the version.
     #[serde(skip)]
     pub(crate) epoch: Epoch,
-    /// The [sightings](crate::cache::entry::InvalidationView::sightings) of this process before the generator began. The generator has read
-    /// the data of the rows that were seen by then. The first one for a version from the store.
+    /// This process's latest [sighting](crate::cache::epochs::Sighting) before the generator began, so that
+    /// rows which were seen by then do not apply to the version. A version from the store has the first one,
+    /// as sightings mean nothing to other processes.
     #[serde(skip)]
     pub(crate) sightings: Sighting,
     /// The revision of the generating process.
@@ -40,13 +45,14 @@ pub(crate) struct Metadata {
     /// The keys of the parts, at any depth.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub(crate) parts: Arc<[String]>,
-    /// The parts and tags were too many: each invalidation applies.
+    /// There were more than 256 tags and parts. The version then has none of them, and *any* invalidation
+    /// applies to it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) depends_on_everything: bool,
-    /// The time until the interval of a part ends.
+    /// The time until the first of its parts is stale.
     #[serde(with = "optional_micros", skip_serializing_if = "Option::is_none")]
     pub(crate) parts_fresh_for: Option<Duration>,
-    /// The interval, if the generator set one.
+    /// The interval that the generator has set for this version.
     #[serde(with = "optional_micros", skip_serializing_if = "Option::is_none")]
     pub(crate) refresh_after: Option<Duration>,
     /// A part of the version was stale, provisional itself, or missing.
@@ -68,8 +74,8 @@ pub(crate) struct LastModified {
 }
 
 impl Metadata {
-    /// Returns the metadata in the store's column and text. The metadata of an unreadable text are
-    /// older than every invalidation.
+    /// Reads the metadata from the store's column and text. If the text cannot be read, the result is older
+    /// than every invalidation.
     pub(crate) fn decode(epoch: Epoch, text: &str) -> Self {
         match serde_json::from_str(text) {
             Ok(metadata) => Self { epoch, ..metadata },
@@ -78,7 +84,7 @@ impl Metadata {
     }
 }
 
-/// The text about a version that the list of entries shows, beside the metadata that decide.
+/// What the list of entries says about a version. It is stored beside the metadata, and decides nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Description {
@@ -94,7 +100,7 @@ pub(crate) struct Description {
 }
 
 impl Description {
-    /// Returns the JSON text of both.
+    /// Returns the JSON text of the description and the metadata.
     pub(crate) fn encode(&self, metadata: &Metadata) -> String {
         #[derive(Serialize)]
         struct Both<'a> {
@@ -110,7 +116,7 @@ impl Description {
         serde_json::to_string(&both).expect("texts, numbers and lists have a JSON form")
     }
 
-    /// Reads a text. An unreadable text describes nothing.
+    /// Reads the description from the text. If the text cannot be read, the description is empty.
     pub(crate) fn decode(text: &str) -> Self {
         serde_json::from_str(text).unwrap_or_default()
     }
@@ -134,22 +140,24 @@ mod optional_micros {
     }
 }
 
-/// The metadata of a version, or of a key without one.
+/// The metadata in memory: of a version, or of a key without one.
 #[derive(Debug)]
 pub(crate) struct Meta {
     pub(crate) key: Box<str>,
     pub(crate) stored: Metadata,
     /// The status of the response.
     status: StatusCode,
-    /// The interval and the limits of staleness that the response's headers declare; `None`: they
-    /// declare nothing. In a place of its own, as a hit reads all other fields.
+    /// The interval and the limits of staleness that the response's headers declare, or `None` if they
+    /// declare none. Few pages have them, so they are boxed, which keeps the fields that each hit reads
+    /// together.
     declared: Option<Box<Terms>>,
-    /// The key's place in the spread of `Refresh::jitter`.
+    /// A hash of the key from 0 to 1. Multiplied by [`Refresh::jitter`], it is this key's fixed share of the
+    /// spread.
     unit: f64,
-    /// The interval by the policy's schedule.
+    /// The interval that follows from the policy's schedule, if it has one.
     scheduled: Option<Duration>,
-    /// The validity by the invalidation list (the lowest two bits), and the list's count of changes
-    /// at that time.
+    /// The validity in the lowest two bits, and above them the number of changes of the invalidation list for
+    /// which it was computed.
     validity: AtomicU64,
 }
 
@@ -162,7 +170,7 @@ impl Meta {
             declared: None,
             unit: key::unit(key),
             scheduled: None,
-            // Valid, before the first change.
+            // Valid, as of no change at all.
             validity: AtomicU64::new(0),
         }
     }
@@ -179,7 +187,7 @@ impl Meta {
         Self::new(key, stored)
     }
 
-    /// Adds the [sightings](crate::cache::entry::InvalidationView::sightings) of this process.
+    /// Adds the latest sighting of this process.
     pub(crate) fn seen(mut self, sightings: Sighting) -> Self {
         self.stored.sightings = sightings;
         self
@@ -214,9 +222,9 @@ impl Meta {
         terms::is_negative(self.status)
     }
 
-    /// Returns the validity by a list that has changed this many times. `check` reads the list, which is
-    /// needed once after each change. A validity never improves: the worse one of the last and the new one
-    /// holds.
+    /// Returns the validity by a list that has changed this many times. `check` asks the list, which is
+    /// needed once after each change. A validity never gets better: of the last one and the new one, the
+    /// worse one holds.
     pub(crate) fn validity_at(&self, changes: u64, check: impl FnOnce() -> Validity) -> Validity {
         let cached = self.validity.load(Relaxed);
         let before = Validity::ALL[(cached & 3) as usize];

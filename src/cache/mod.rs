@@ -96,9 +96,9 @@ pub(crate) struct Cache {
     pub(crate) listing: Listing,
     #[cfg(feature = "compression")]
     pub(crate) compressor: Arc<Compressor>,
-    /// See [`Cache::read_own_writes`].
+    /// True once a layer has asked for [`read_own_writes`](Self::read_own_writes).
     own_writes: AtomicBool,
-    /// A random number that other processes do not have.
+    /// A random number that tells this process from others of the site.
     process_id: u64,
     /// The name of the layer in events about content of
     /// [`Perennial::content`](crate::Perennial::content).
@@ -182,7 +182,7 @@ impl Cache {
     #[cfg(feature = "postgres")]
     pub(crate) fn listen(&self, listening: impl Future<Output = ()> + Send + 'static) {
         let task = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(listening));
-        // Is called once.
+        // A site listens once, so the cell is empty.
         let _ = self.listening.set(task);
     }
 
@@ -227,7 +227,7 @@ impl Cache {
         self.process_id
     }
 
-    /// Returns what tells this site from others in the process.
+    /// Returns what tells this site from other sites in the process.
     pub(crate) fn site(&self) -> parts::SiteId {
         self.regenerations.site()
     }
@@ -263,9 +263,9 @@ impl Cache {
         visit.await
     }
 
-    /// Visits as a part of the content that `run` generates: an invalidated version is waited for, so
-    /// that no content is stored with it, for as long as the run has time. The content takes the part
-    /// over.
+    /// Visits a page as a part of the content that `run` generates. An invalidated version is not good enough
+    /// for that, so the visit waits for a new one, for as long as the run has time. The content inherits the
+    /// keys, tags and freshness of the part.
     pub(crate) async fn visit_as_part(
         &self,
         key: &str,
@@ -297,7 +297,7 @@ impl Cache {
                 run.inherit(version, &self.environment.context(key, policy));
             }
             Answer::Failed(_) | Answer::Unavailable { .. } => run.inherit_missing(),
-            // The response that the service gives in place of a version is taken over.
+            // The response that the service gives in this place is inherited by the caller.
             Answer::Pass(_) => {}
         }
         Visited { answer, leads }

@@ -1,9 +1,11 @@
-//! What a generator is made from: its calls for other content and for the pages of inner layers,
-//! whose keys, tags and intervals the result takes over.
+//! The parts of generated content: calls for other content and pages of inner layers, whose keys, tags and
+//! freshness the content inherits.
 //!
-//! A [`RunContext`] is one run of a generator, as everything that runs inside of it sees it. It is found by
-//! a value of the task, or, where a middleware hands the request to another task, in the request's
-//! extensions.
+//! A [`RunContext`] is one run of a generator, as everything that runs inside of it sees it. A task-local
+//! finds it or, where a middleware hands the request to another task, the request's extensions do.
+//!
+//! Invariants: a generator never waits for itself, directly or through others ([`Chain`]); and what it starts
+//! runs on its own permit, as all permits may belong to generators that wait for such work.
 
 use std::{
     collections::BTreeSet,
@@ -23,11 +25,11 @@ use crate::cache::{
     entry::{DecisionContext, Freshness},
 };
 
-/// The most names, keys and tags, that content takes over. Beyond, each invalidation applies to the
-/// content.
+/// The largest number of keys and tags that content inherits. With more of them it is stale after any
+/// invalidation.
 const MAX_DEPENDENCIES: usize = 256;
 
-/// The permit of a regeneration, which everything that it starts shares.
+/// The permit of a regeneration. Everything that the generator starts shares it.
 pub(crate) type Permit = Arc<OwnedSemaphorePermit>;
 
 tokio::task_local! {
@@ -35,24 +37,24 @@ tokio::task_local! {
     static CURRENT: Arc<RunContext>;
 }
 
-/// The number of runs in this process.
+/// The number of runs under way in this process.
 static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
-/// A run of a generator, or of a request that the application sends by `warm` or `regenerate`.
+/// One run of a generator, or of a request that the application sends by `warm` or `regenerate`.
 pub(crate) struct RunContext {
-    /// False: the application's request, whose pages are no parts of anything.
+    /// False for a request of the application, whose pages are not parts of anything.
     is_generator: bool,
-    /// The generator of this run, or that has started it.
+    /// The generator of this run, or the one that has started it.
     chain: Option<Arc<Chain>>,
     inherited: Mutex<Inherited>,
-    /// The site that has given the permit.
+    /// The site that the permit belongs to.
     site: SiteId,
     permit: Option<Permit>,
-    /// The end of the waits for parts.
+    /// The time until which the run waits for parts.
     until: Instant,
 }
 
-/// A generator and those that wait for it.
+/// A generator, with the chain of generators that wait for it.
 #[derive(Debug)]
 pub(crate) struct Chain {
     site: SiteId,
@@ -82,16 +84,16 @@ pub(crate) struct Inherited {
     pub(crate) keys: BTreeSet<String>,
     /// Their tags, and those that the generator has attached.
     pub(crate) tags: BTreeSet<String>,
-    /// The names were too many: each invalidation applies.
+    /// There were too many keys and tags, so that any invalidation applies.
     pub(crate) depends_on_everything: bool,
-    /// The end of the interval of the part whose interval ends first.
+    /// The time at which the first of the parts is stale.
     fresh_until: Option<Instant>,
     /// A part was stale, provisional itself, or missing.
     pub(crate) is_provisional: bool,
 }
 
 impl Inherited {
-    /// Returns the time until the first interval of a part ends.
+    /// Returns the time until the first of the parts is stale.
     pub(crate) fn fresh_for(&self) -> Option<Duration> {
         self.fresh_until
             .map(|fresh_until| fresh_until - Instant::now())
@@ -104,7 +106,7 @@ impl Inherited {
         self.keys.extend(stored.parts.iter().cloned());
         self.tags.extend(stored.tags.iter().cloned());
         self.depends_on_everything |= stored.depends_on_everything;
-        // The provisional content is stale soon, whenever the part's interval ends.
+        // Provisional content is stale soon anyway, whenever the part is.
         if stored.is_provisional || version.freshness(context) > Freshness::Fresh {
             self.is_provisional = true;
         } else {
@@ -118,7 +120,7 @@ impl Inherited {
         self.fresh_until = self.fresh_until.into_iter().chain(fresh_until).min();
     }
 
-    /// Returns true if the names have just become too many.
+    /// Drops the keys and tags if there are too many of them. Returns true if this was the first time.
     fn limit_size(&mut self) -> bool {
         let are_too_many = self.keys.len() + self.tags.len() > MAX_DEPENDENCIES;
         let is_new = are_too_many && !self.depends_on_everything;
@@ -132,9 +134,9 @@ impl Inherited {
 }
 
 impl RunContext {
-    /// A run of the generator of this key, on a permit. `outer`: the generators that wait for it. Its
-    /// calls for parts wait until three quarters of `timeout` have passed at most, which leaves the
-    /// generator time to end.
+    /// Creates the context of a generator of this key. `outer` are the generators that wait for it. Its calls
+    /// for parts wait until three quarters of `timeout` have passed at most, which leaves it the rest to
+    /// render.
     pub(crate) fn for_generator(
         site: SiteId,
         key: &Arc<str>,
@@ -154,7 +156,7 @@ impl RunContext {
         }
     }
 
-    /// A request of the application, on a permit.
+    /// Creates the context of a request of the application.
     pub(crate) fn for_request(
         site: SiteId,
         outer: Option<Arc<Chain>>,
@@ -170,7 +172,7 @@ impl RunContext {
         }
     }
 
-    /// Carries out the run in this task.
+    /// Runs `work` in this context, in this task.
     pub(crate) async fn carry_out<T>(self: Arc<Self>, work: impl Future<Output = T>) -> T {
         struct RunningGuard;
         impl Drop for RunningGuard {
@@ -183,12 +185,12 @@ impl RunContext {
         CURRENT.scope(self, work).await
     }
 
-    /// Returns what the parts so far hand on, and begins anew.
+    /// Takes what the run has inherited from its parts so far.
     pub(crate) fn inherited(&self) -> Inherited {
         std::mem::take(&mut *locked(&self.inherited))
     }
 
-    /// Returns the permit, if it is this site's.
+    /// Returns the permit, if it belongs to this site.
     pub(crate) fn permit(&self, site: SiteId) -> Option<Permit> {
         self.permit.clone().filter(|_| self.site == site)
     }
@@ -209,24 +211,24 @@ impl RunContext {
             .is_some_and(|chain| chain.has(site, key))
     }
 
-    /// Returns the end of the waits for parts; `None`: there is no time left.
+    /// Returns the time until which the run waits for parts, or `None` if that has come.
     pub(crate) fn waits_until(&self) -> Option<Instant> {
         Some(self.until).filter(|until| *until > Instant::now())
     }
 
-    /// Takes over a part.
+    /// Inherits the keys, tags and freshness of a part.
     pub(crate) fn inherit(&self, part: &Version, context: &DecisionContext<'_>) {
         self.change(part.page.meta.key(), |inherited| {
             inherited.add(part, context);
         });
     }
 
-    /// A part is missing: the content is provisional.
+    /// Notes that a part was missing, which makes the content provisional.
     pub(crate) fn inherit_missing(&self) {
         locked(&self.inherited).is_provisional = true;
     }
 
-    /// Takes over a response that an inner layer has passed on: its tags, and its interval.
+    /// Inherits the tags and the interval of a response that an inner layer has passed on and not stored.
     pub(crate) fn inherit_passed(&self, tags: &[String], interval: Duration) {
         self.change("", |inherited| {
             inherited.tags.extend(tags.iter().cloned());
@@ -240,7 +242,7 @@ impl RunContext {
             change(&mut inherited);
             inherited.limit_size()
         };
-        // Not under the lock: a subscriber of the log may call the site.
+        // Logged after the lock, as a subscriber of the log may call the site.
         if are_too_many {
             tracing::warn!(
                 part,
@@ -258,14 +260,14 @@ impl fmt::Debug for RunContext {
     }
 }
 
-/// Returns true while there is a run in this process. Otherwise each request is a visitor's, and need
-/// not look for a run.
+/// Returns true while any generator runs in this process. If none does, each request is a visitor's, and
+/// there is no context to look for. This is what a hit reads.
 #[inline(always)]
 pub(crate) fn is_any_running() -> bool {
     RUNNING.load(Relaxed) != 0
 }
 
-/// Returns the run that this task carries out, if there is one.
+/// Returns the context of this task, if there is one.
 #[inline]
 pub(crate) fn current() -> Option<Arc<RunContext>> {
     if is_any_running() {
@@ -275,19 +277,19 @@ pub(crate) fn current() -> Option<Arc<RunContext>> {
     }
 }
 
-/// Returns the run that this task carries out, if it is a generator's.
+/// Returns the context of this task, if it is that of a generator.
 #[inline]
 pub(crate) fn generator() -> Option<Arc<RunContext>> {
     current().filter(|run| run.is_generator)
 }
 
-/// Returns true if this task runs the generator of this key, or one that it waits for: to wait for
-/// the key would be to wait for itself.
+/// Returns true if this task runs the generator of this key, or one that it waits for: to wait for the key
+/// would mean to wait for itself.
 pub(crate) fn waits_for_itself(site: SiteId, key: &str) -> bool {
     current().is_some_and(|run| run.is_within(site, key))
 }
 
-/// Adds tags to the content whose generator this task runs, if there is one.
+/// Adds tags to the content that this task generates, if it generates any.
 pub(crate) fn attach(tags: Vec<String>) {
     if let Some(run) = generator() {
         run.change("", |inherited| inherited.tags.extend(tags));

@@ -1,7 +1,7 @@
-//! The leases of other processes that this process has met, until a sync tells of their end.
+//! The leases of other processes that this process has met, until a sync tells that they have ended.
 //!
-//! While a lease is in the list, requests for its key get the old version and cost no statement: one
-//! statement of the sync asks for all of them together.
+//! While a lease is in the list, requests for its key get the old version and cost no statement of their own:
+//! the sync asks about all of them together, in one statement.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ impl PeerLeases {
         leases.keys().cloned().collect()
     }
 
-    /// Takes the store's answer to a sync that was sent at `asked`, about the keys that
+    /// Updates the leases by the answer to a sync that was sent at `asked`, about the keys that
     /// [`to_ask`](Self::to_ask) returned.
     pub(crate) fn on_sync(&self, keys: &[String], pages: &[PeerLeaseState], asked: Tick) {
         let mut leases = self.0.lock();

@@ -34,7 +34,7 @@ macro_rules! lines {
                 );
             }
             Event::Regenerated(ended) => regeneration(ended),
-            // The store has logged its note; events that a subscriber has missed are seen by the subscriber alone.
+            // The store has logged its own events, and a missed event concerns its subscriber alone.
             Event::DatabaseUnavailable { .. }
             | Event::DatabaseBack { .. }
             | Event::LockAcquired { .. }

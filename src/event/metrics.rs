@@ -1,4 +1,5 @@
-//! Metrics, by the facade of the crate `metrics`. No label has a text of a visitor's.
+//! Metrics, by the facade of the crate `metrics`. No label has a text that a visitor has chosen, as each text
+//! would be a series of its own.
 
 use std::{sync::Arc, time::Duration};
 
@@ -87,7 +88,7 @@ pub(super) fn record(event: &Event) {
     }
 }
 
-/// Records a note of the store.
+/// Records an event of the store.
 pub(super) fn on_store_event(event: &StoreEvent<'_>) {
     let lock = |name: &LockName, result: &'static str| {
         counter!("perennial_locks_total", "kind" => name.kind().as_str(), "result" => result)

@@ -1,4 +1,7 @@
-//! The one path of events: counters first, then the log, then subscribers.
+//! The one path of events: they are counted first, then logged, and then sent to subscribers.
+//!
+//! Invariant: an event is emitted while no lock of Perennial's is held, because its subscriber may call the
+//! site. A debug build panics where that is not so (`ordered.rs`).
 
 use std::{
     future::poll_fn,
@@ -30,7 +33,7 @@ pub(crate) struct Observer(Arc<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     counters: Counters,
-    /// Made for the first subscriber.
+    /// Created for the first subscriber.
     subscribers: OnceLock<broadcast::Sender<Event>>,
 }
 
@@ -46,7 +49,7 @@ impl Observer {
         self.send(event);
     }
 
-    /// Records a note of the store, which the store has logged.
+    /// Records an event of the store, which has logged it already.
     pub(crate) fn on_store_event(&self, event: &StoreEvent<'_>) {
         assert_no_lock_is_held();
         #[cfg(feature = "metrics")]
@@ -102,7 +105,7 @@ impl Observer {
     }
 }
 
-/// Returns the event of a note; `None`: metrics alone have the note.
+/// Returns the public event for an event of the store, or `None` if only metrics are interested in it.
 fn of_store_event(event: &StoreEvent<'_>) -> Option<Event> {
     let lock = |name: &LockName| (name.kind(), Arc::from(name.as_str()));
     Some(match *event {

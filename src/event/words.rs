@@ -1,4 +1,5 @@
-//! The words for results.
+//! The words for results: what was served, how a regeneration ended, why a request bypassed the cache. A word
+//! has one spelling in the API, the log, metrics and JSON.
 
 use perennial_store::words;
 

@@ -40,10 +40,10 @@ impl Coding {
         }
     }
 
-    /// Returns the content in this coding with its headers. `None`: the result would be no smaller.
+    /// Returns the content in this coding with its headers, or `None` if it would be no smaller.
     ///
-    /// The result has an entity tag of its own (§8.8.3.3) and `Accept-Ranges: none`, as another
-    /// release of an encoder may produce other bytes.
+    /// The result has an entity tag of its own (§8.8.3.3) and `Accept-Ranges: none`, as another release of an
+    /// encoder may produce other bytes.
     pub(crate) fn encoded(self, content: &Response<Bytes>) -> Option<Response<Bytes>> {
         let body = match self.encode(content.body()) {
             Ok(body) if body.len() < content.body().len() => body,
@@ -65,8 +65,8 @@ impl Coding {
         Some(encoded)
     }
 
-    /// Returns the entity tag of the compressed content: `"v1"` becomes `"v1-br"`. `plain`: the tag
-    /// of the uncompressed content. `None`: `plain` is not an entity tag.
+    /// Returns the entity tag of the compressed content: `"v1"` becomes `"v1-br"`. `plain` is the tag of the
+    /// uncompressed content; if it is not an entity tag, there is none for the compressed one.
     fn tag(self, plain: &HeaderValue) -> Option<HeaderValue> {
         let plain = plain.as_bytes().strip_suffix(b"\"")?;
         let tag = [plain, b"-", self.token().as_bytes(), b"\""].concat();
@@ -118,8 +118,8 @@ pub(crate) fn is_compressible(content: &Response<Bytes>) -> bool {
         && is_text(&media_type(headers))
 }
 
-/// Returns the coding that a request prefers (RFC 9110 §12.5.3). `None`: the content without a
-/// coding (`identity`); a request that refuses even that gets it all the same, which §12.4.1 allows.
+/// Returns the coding that a request prefers (RFC 9110 §12.5.3), or `None` for the content without a coding
+/// (`identity`). A request that refuses even that gets it all the same, which §12.4.1 allows.
 ///
 /// A request without the header accepts anything, and gets the content without a coding.
 pub(crate) fn best(request: &HeaderMap) -> Option<Coding> {
@@ -145,7 +145,7 @@ pub(crate) fn best(request: &HeaderMap) -> Option<Coding> {
     let weighed = Coding::ALL.into_iter().zip(codings);
     let weighed = weighed.map(|(coding, weight)| (coding, weight.or(others).unwrap_or(0)));
     let accepted = weighed.filter(|(_, weight)| *weight > 0 && *weight >= identity);
-    // The first one of the greatest weight.
+    // Of those with the greatest weight, the first one.
     let best = accepted.rev().max_by_key(|(_, weight)| *weight);
     best.map(|(coding, _)| coding)
 }

@@ -54,7 +54,7 @@ pub(crate) const TRANSIENT: [&str; 31] = [
 /// The beginning of each generated tag, by which a later layer or release recognises it.
 const MARK: &[u8] = b"\"p-";
 
-/// Returns the strong tag of a response. `added`: the names of headers that the response gets only
+/// Returns the strong tag of a response. `added` are the names of the headers that the response gets only
 /// when it is served.
 pub(crate) fn generate(response: &Response<Bytes>, added: &[HeaderName]) -> HeaderValue {
     let mut digest = Sha256::new();
@@ -101,8 +101,8 @@ pub(crate) fn weak(strong: &HeaderValue) -> HeaderValue {
     HeaderValue::from_bytes(&weak).unwrap_or_else(|_| strong.clone())
 }
 
-/// Returns the header because of which a response has another generated tag than the one before,
-/// although status and body are the same. `None`: another reason, or the same tag.
+/// Returns the header because of which a response has another generated tag than the one before, although its
+/// status and its body are the same. `None` means that the tag is the same, or differs for another reason.
 pub(crate) fn changed_by<'a>(
     before: &'a Response<Bytes>,
     now: &'a Response<Bytes>,

@@ -1,4 +1,5 @@
-//! The rules of HTTP, as functions of headers.
+//! The rules of HTTP as pure functions of requests and responses. Each names the section of the RFC that it
+//! follows. Nothing here knows of pages, of the store or of a clock.
 
 pub(crate) mod cache_status;
 pub(crate) mod coding;

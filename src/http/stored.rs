@@ -70,10 +70,10 @@ pub(crate) fn storable(head: &Parts, body: Bytes) -> Response<Bytes> {
     response
 }
 
-/// Adds the headers by which clients can ask for less than the whole of a stored response. `added`:
-/// the names of headers that the response gets when it is served.
+/// Adds the headers by which clients can ask for less than the whole of a stored response. `added` are the
+/// names of the headers that the response gets when it is served.
 ///
-/// A tag that an inner layer has generated is replaced: a middleware between the two may have
+/// A tag that an inner layer has generated is replaced, as a middleware between the two layers may have
 /// changed what the tag covers.
 pub(crate) fn validate(response: &mut Response<Bytes>, added: &[HeaderName]) {
     let is_ok = response.status() == StatusCode::OK;

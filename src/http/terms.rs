@@ -12,7 +12,8 @@ use crate::{http::fields::list, timing::MAX_NEGATIVE_INTERVAL};
 pub(crate) struct Terms {
     /// The age at which the version is stale.
     pub(crate) interval: Duration,
-    /// The time for which the stale version is served during regeneration. `None`: without limit.
+    /// The time after the interval for which the stale version is served during a regeneration. `None` means
+    /// that there is no limit.
     pub(crate) stale_while_revalidate: Option<Duration>,
     /// The time for which the stale version is served after a failed regeneration.
     pub(crate) stale_if_error: Duration,
@@ -52,13 +53,13 @@ pub(crate) fn forbid_storing(headers: &HeaderMap, from_headers: bool) -> bool {
     (!decides_alone && forbids(&header::CACHE_CONTROL)) || forbids(&header::CDN_CACHE_CONTROL)
 }
 
-/// Returns the terms in the headers; `None`: there are none. A valid `CDN-Cache-Control` replaces
-/// the other headers.
+/// Returns the terms that the headers declare, or `None` if they declare none. A valid `CDN-Cache-Control`
+/// replaces the other headers.
 ///
-/// A stale version is served only as `stale-while-revalidate` and `stale-if-error` allow, and not
-/// if `no-cache`, `must-revalidate` or `proxy-revalidate` forbids it. `s-maxage` implies
-/// `proxy-revalidate` (RFC 9111 §5.2.2.10), but a `stale-…` directive beside `s-maxage` has
-/// precedence: origins combine the two in this way.
+/// A stale version is served only as `stale-while-revalidate` and `stale-if-error` allow, and not if
+/// `no-cache`, `must-revalidate` or `proxy-revalidate` forbids it. `s-maxage` implies `proxy-revalidate` (RFC
+/// 9111 §5.2.2.10), but a `stale-…` directive beside `s-maxage` has precedence: origins combine the two in
+/// this way.
 pub(crate) fn declared(headers: &HeaderMap) -> Option<Terms> {
     let (directives, expires) = match targeted(headers) {
         Some(targeted) => (targeted, None),

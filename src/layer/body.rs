@@ -15,7 +15,7 @@ pub struct ResponseBody<B>(BodySource<B>);
 
 #[derive(Debug)]
 enum BodySource<B> {
-    /// Empty once `poll_frame` has returned it.
+    /// A stored body. It is empty once `poll_frame` has returned it.
     Stored(Bytes),
     Streamed(Pin<Box<B>>),
     /// The answer to a HEAD, whose headers are those of a response with content.
@@ -78,7 +78,7 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
     }
 }
 
-/// Reads a body up to `limit` bytes; `None`: the body is larger.
+/// Reads a body of up to `limit` bytes. `None` means that the body is larger.
 pub(super) async fn read<B>(body: B, limit: usize) -> Result<Option<Bytes>, B::Error>
 where
     B: Body<Data = Bytes>,

@@ -18,7 +18,8 @@ const COOKIE: &str = "perennial-epoch-";
 /// The site and the process that have set a cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Issuer {
-    /// 0: a site without a database, or one that this process has not reached yet.
+    /// The number of the site, or 0 for a site without a database, or one whose database this process has not
+    /// reached yet.
     pub(super) site: u64,
     pub(super) process: u64,
 }
@@ -46,7 +47,7 @@ impl Issuer {
     }
 }
 
-/// The latest invalidations of an author; [`Epoch::NONE`]: there is none.
+/// The latest invalidations of an author, by the author's cookies. [`Epoch::NONE`] means that there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OwnWrites {
     in_this_process: Epoch,
@@ -80,8 +81,8 @@ impl OwnWrites {
         })
     }
 
-    /// Waits until this process knows the invalidations, for a limited time. Returns the epoch of the
-    /// latest one; [`Epoch::NONE`]: this process knows none of them.
+    /// Waits until this process knows the author's invalidations, for a limited time. Returns the epoch of
+    /// the latest one, or [`Epoch::NONE`] if this process knows none of them.
     pub(super) async fn wait_until_known(self, cache: &Arc<Cache>) -> Epoch {
         let in_others = match self.in_others {
             Epoch::NONE => Epoch::NONE,

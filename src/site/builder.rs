@@ -275,7 +275,7 @@ impl Builder {
         perennial_store::sql::ddl(url, &self.table_prefix)
     }
 
-    /// Opens a site over any store. Not part of the public API.
+    /// Opens a site over any store. This is not part of the public API.
     #[doc(hidden)]
     pub fn with_store(self, store: Box<dyn Backend>) -> Result<Perennial, Error> {
         let this = self.checked()?;

@@ -244,19 +244,19 @@ impl Perennial {
         self.cache.listing.entries(filter).await
     }
 
-    /// Counts the stored pages. Not part of the public API.
+    /// Counts the stored pages. This is not part of the public API.
     #[doc(hidden)]
     pub async fn counted(&self) -> Result<perennial_store::Counted, Error> {
         self.cache.store().call(perennial_store::Count {}).await
     }
 
-    /// Returns the size of each table. Not part of the public API.
+    /// Returns the size of each table. This is not part of the public API.
     #[doc(hidden)]
     pub async fn sizes(&self) -> Result<Vec<(String, u64)>, Error> {
         self.cache.store().call(perennial_store::Sizes {}).await
     }
 
-    /// Returns the resources that were generated last. Not part of the public API.
+    /// Returns the resources that were generated last. This is not part of the public API.
     #[doc(hidden)]
     pub async fn latest(&self, limit: usize) -> Result<Vec<Entry>, Error> {
         self.cache.listing.latest(limit).await

@@ -33,7 +33,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Visit {
     path: String,
-    /// `None`: the text is no path.
+    /// `None` means that the text is not a path.
     request: Option<Request<()>>,
 }
 

@@ -28,7 +28,7 @@ use crate::{
     name::{LockKind, LockName},
 };
 
-/// The largest number of names, or of ids, in one call.
+/// The largest number of names, or of ids, in one operation.
 pub const MAX_NAMES: usize = 500;
 
 pub type CallFuture<'a> = Pin<Box<dyn Future<Output = Result<Reply, BoxError>> + Send + 'a>>;
@@ -45,7 +45,7 @@ pub type CallFuture<'a> = Pin<Box<dyn Future<Output = Result<Reply, BoxError>> +
 /// - After an error or a drop, the call may have been done. A repetition by the same owner
 ///   succeeds, unless the call removes a row or breaks a lock.
 pub trait Backend: Send + Sync + 'static {
-    /// Carries a call out. The reply is the call's own.
+    /// Carries out a call. The reply is of the same kind as the call.
     fn call(&self, call: Call) -> CallFuture<'_>;
 
     /// Returns the time by the clock of this process, for the dates that go into an entry. A
@@ -56,11 +56,7 @@ pub trait Backend: Send + Sync + 'static {
 }
 
 impl dyn Backend {
-    /// Makes a call, and returns its answer.
-    ///
-    /// # Errors
-    ///
-    /// The backend's error.
+    /// Carries out an operation, and returns its answer.
     pub async fn ask<O: Operation>(&self, operation: O) -> Result<O::Answer, BoxError> {
         let reply = self.call(operation.into()).await?;
         O::answer(reply).map_err(|other| format!("{other:?} answers another call").into())
@@ -77,27 +73,27 @@ impl<B: Backend + ?Sized> Backend for std::sync::Arc<B> {
     }
 }
 
-/// A call that is typed by its answer.
+/// An operation on the store: a struct with its arguments, and the type of its answer.
 pub trait Operation: Into<Call> {
-    /// The name of the call, for errors, the log and metrics.
+    /// The name of the operation, for errors, the log and metrics.
     const NAME: &'static str;
 
     type Answer;
 
-    /// Returns the answer in a reply. `Err`: the reply is another call's.
+    /// Takes the answer out of a reply. An error means that the reply belongs to another operation.
     #[allow(clippy::result_large_err, reason = "the error never happens")]
     fn answer(reply: Reply) -> Result<Self::Answer, Reply>;
 }
 
-/// Makes the calls of the list: a struct for each, whose `new` converts the arguments in brackets,
-/// and the enums of all calls and replies.
+/// Makes the operations of the list: a struct for each, whose `new` converts the arguments in brackets, and
+/// the enums of all calls and replies.
 macro_rules! calls {
     ($(
         $(#[$doc:meta])*
         $call:ident $name:literal $effect:ident [$($converted:ident: $of:ty),*]
             { $($field:ident: $type:ty),* } -> $answer:ty;
     )*) => {
-        /// A call of a [`Backend`].
+        /// Any operation of a [`Backend`], as a value.
         #[derive(Clone, Debug)]
         #[allow(
             clippy::large_enum_variant,
@@ -119,7 +115,7 @@ macro_rules! calls {
                 }
             }
 
-            /// Returns true if the call may change the store.
+            /// Returns true if the operation may change the store.
             pub fn writes(&self) -> bool {
                 match self {
                     $(Self::$call(_) => stringify!($effect) == "writes",)*

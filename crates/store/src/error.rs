@@ -16,7 +16,8 @@ use crate::words;
 /// The error type of stores and generators.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// The error of a database that works and refuses the content.
+/// The error of a database that works, and rejects the content: it is too large, its text cannot be encoded,
+/// or a constraint forbids it.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct RejectedValue(pub BoxError);
@@ -72,7 +73,7 @@ impl Error {
 
 #[doc(hidden)]
 impl Error {
-    /// Returns true if the database works and refuses the content.
+    /// Returns true if the database works, and rejects the content.
     pub fn is_rejected_value(&self) -> bool {
         self.0
             .source
@@ -115,7 +116,7 @@ impl Error {
         Self::caused(kind, message, source)
     }
 
-    /// Returns the error of an operation that was not tried.
+    /// Returns the error of an operation that was not tried, because the database has failed a moment ago.
     pub fn failed_recently(operation: &str) -> Self {
         let message = format!("{operation}: the database failed a moment ago");
         Self::with_message(ErrorKind::Failing, message)

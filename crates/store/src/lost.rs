@@ -1,4 +1,5 @@
-//! Lost replies: calls that the database may carry out after their callers have given up.
+//! Lost replies: operations that the database may carry out after their callers have given up. Their effect
+//! is undone several times in the following quarter of an hour, which is how long a message may be under way.
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use tracing::Instrument;
 
 use crate::timing::UNDO_AFTER;
 
-/// The most lost replies that are remembered at a time. Calls beyond this number are not undone.
+/// The largest number of lost replies that are remembered at a time. Operations beyond it are not undone.
 const MAX_LOST_REPLIES: usize = 1_000;
 
 /// The lost replies that are remembered.

@@ -20,7 +20,7 @@ pub struct Probed {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TryLockResult {
-    /// The fence of the lease; `None`: the lock was not taken.
+    /// The fence of the lease, or `None` if the lock was not taken.
     pub fence: Option<Fence>,
     /// The statement was sent again, and the database may carry the first sending out later.
     pub resent: bool,
@@ -58,7 +58,7 @@ pub struct NewEntry {
     pub history: String,
     /// The shortest time until the entry may be pruned.
     pub retention: Duration,
-    /// False: the entry leaves a full store among the first, however often it is generated.
+    /// False for an entry that leaves a full store among the first, however often it is generated.
     pub lasting: bool,
 }
 
@@ -106,7 +106,7 @@ pub struct EntryRow {
     pub bytes: u64,
     pub metadata: String,
     pub history: String,
-    /// The lock of the page; with the fence 0 if there is none.
+    /// The lock of the page. Its fence is 0 if there is no lock.
     pub lock: LockRow,
 }
 
@@ -179,7 +179,7 @@ pub struct Listed {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     pub pages: u64,
-    /// Those whose interval is over.
+    /// The number of those whose interval is over.
     pub stale: u64,
     pub bytes: u64,
 }
@@ -245,7 +245,7 @@ pub struct Numbered {
     pub failed: Vec<(OutboxRow, String)>,
 }
 
-/// The state of a page in a [`Synced`].
+/// What a sync learns of a page whose lease another process was seen to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerLeaseState {
     /// The fence of the stored version; [`Fence::NONE`] if there is none.
@@ -290,7 +290,7 @@ pub enum RequestProgress<C = Response<Bytes>> {
     Running,
     /// The request was begun longer ago than it may count as running, and has not finished.
     Unknown,
-    /// The request was done. `None`: its response is not stored, or cannot be read.
+    /// The request was done. `None` means that its response is not stored, or cannot be read.
     Done(Option<C>),
 }
 

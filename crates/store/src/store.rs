@@ -22,8 +22,8 @@ use crate::{
     timing::{FAILURE_MEMORY, RECHECK_INTERVAL, within},
 };
 
-/// A store, whose calls have a time limit. The first failure of a kind of call is logged as an
-/// error, later ones at debug level until one of that kind succeeds. Cheap to clone.
+/// A store whose operations have a time limit. The first failure of an operation is logged as an error, and
+/// later ones at debug level until it succeeds. Cheap to clone.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
 
@@ -35,15 +35,16 @@ struct Inner {
     tables: Option<Tables>,
     /// The operations whose latest call failed, and when.
     failing: Mutex<BTreeMap<&'static str, Instant>>,
-    /// The time of the latest read that a request tried while reads were known to fail slowly;
-    /// `None`: reads are not known to fail slowly.
+    /// While reads fail slowly: the time at which a request last tried one. `None` means that reads are not
+    /// known to fail slowly.
     unread: Mutex<Option<Instant>>,
     hook: Box<dyn Fn(&StoreEvent<'_>) + Send + Sync>,
     lost: LostReplies,
 }
 
 impl Store {
-    /// Creates a store. `limit`: of a call. `hook`: gets each note.
+    /// Creates a store. `limit` is the time limit of an operation, `patience` that of
+    /// [`patience`](Self::patience), and `hook` gets each event.
     pub fn new(
         backend: Box<dyn Backend>,
         limit: Duration,
@@ -70,7 +71,8 @@ impl Store {
         })
     }
 
-    /// Returns the [number](Tables::id) of the site; 0: it has no tables, or they are not yet found.
+    /// Returns the [number](Tables::id) of the site, or 0 if it has no tables, or they have not been found
+    /// yet.
     pub fn site_id(&self) -> u64 {
         let tables = self.0.tables.as_ref();
         tables.and_then(Tables::id).unwrap_or_default()
@@ -83,7 +85,7 @@ impl Store {
         micros(since.unwrap_or_default())
     }
 
-    /// Returns the time limit of a call.
+    /// Returns the time limit of an operation.
     pub fn limit(&self) -> Duration {
         self.0.limit
     }
@@ -103,7 +105,7 @@ impl Store {
         answer.map_err(|source| Error::operation(operation, source))
     }
 
-    /// Makes a call.
+    /// Carries out an operation.
     pub async fn call<O: Operation>(&self, operation: O) -> Result<O::Answer, Error> {
         let since = Instant::now();
         let result = self.limited(O::NAME, self.0.backend.ask(operation)).await;
@@ -117,8 +119,8 @@ impl Store {
         result
     }
 
-    /// Makes a call for a request. While the database keeps requests waiting until they fail, one request
-    /// a second tries, and the others get an error.
+    /// Carries out an operation for a request that could be answered without it. While the database keeps
+    /// requests waiting until they fail, one request a second tries, and the others get an error at once.
     pub async fn read<O: Operation>(&self, operation: O) -> Result<O::Answer, Error> {
         if let Some(tried) = &mut *locked(&self.0.unread) {
             let now = Instant::now();
@@ -153,8 +155,8 @@ impl Store {
         locked(&self.0.failing).is_empty()
     }
 
-    /// Makes this call, which undoes another one whose reply was lost, several times in the next
-    /// quarter of an hour.
+    /// Carries out this operation several times in the next quarter of an hour. It undoes another one whose
+    /// reply was lost.
     pub fn undo<O: Operation + Clone + Send + 'static>(&self, operation: O) {
         let weak = Arc::downgrade(&self.0);
         self.0.lost.repeat(move || {
@@ -163,7 +165,7 @@ impl Store {
         });
     }
 
-    /// Logs a note, and passes it to the site.
+    /// Logs an event, and passes it to the site.
     pub fn notify(&self, event: &StoreEvent<'_>) {
         event.log();
         (self.0.hook)(event);
@@ -171,7 +173,7 @@ impl Store {
 
     /// Records the outcome of an operation. Returns true if every operation works.
     fn record_outcome(&self, operation: &'static str, error: Option<&Error>) -> bool {
-        // Told after the lock: a subscriber may ask the site for its figures.
+        // Reported after the lock, as a subscriber may ask the site for its figures.
         let (mut back, mut is_known) = (Vec::new(), false);
         let works = {
             let mut failing = locked(&self.0.failing);

@@ -8,10 +8,10 @@ use crate::{
     name::LockName,
 };
 
-/// A note of a store.
+/// An event of a store.
 #[derive(Clone, Copy, Debug)]
 pub enum StoreEvent<'a> {
-    /// A operation has ended.
+    /// An operation has ended.
     Operation {
         /// The name of the operation.
         operation: &'static str,
@@ -19,17 +19,17 @@ pub enum StoreEvent<'a> {
         took: Duration,
         /// The operation has succeeded.
         succeeded: bool,
-        /// The latest try of every operation has succeeded.
+        /// The latest attempt at every operation has succeeded.
         works: bool,
     },
-    /// The database has failed at an operation, for the first time.
+    /// The database has failed during an operation, for the first time.
     DatabaseUnavailable {
         /// The name of the operation.
         operation: &'static str,
         /// The error, with its causes.
         error: &'a str,
     },
-    /// The database works again at an operation.
+    /// The operation works again.
     DatabaseBack {
         /// The name of the operation.
         operation: &'static str,
@@ -68,7 +68,7 @@ pub enum StoreEvent<'a> {
 }
 
 impl StoreEvent<'_> {
-    /// Writes the note's line to the log.
+    /// Writes the event's line to the log.
     pub(crate) fn log(&self) {
         /// A line about a lock.
         macro_rules! lock {

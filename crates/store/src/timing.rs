@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::error::Error;
 
-/// The default time limit of a call.
+/// The default time limit of an operation.
 pub const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The time after which the failure of an operation says nothing about the database any more, if other
@@ -38,8 +38,8 @@ pub(crate) const RETURN_LIMIT: Duration = Duration::from_secs(2);
 /// The time for which an extension waits for a connection of the pool.
 pub(crate) const URGENT_WAIT: Duration = Duration::from_millis(100);
 
-/// The pauses between two tries for a lock. All waiters have the same pauses, whatever their limits
-/// are, so that each waiter has the same chance when the lock is released.
+/// The pauses between two attempts to take a lock. All waiters have the same pauses, whatever their limits
+/// are, so that each has the same chance when the lock is released.
 pub(crate) const LOCK_PAUSES: Pauses = Pauses::equal(Duration::from_millis(100));
 
 /// The pauses before a statement is run again.
@@ -90,7 +90,7 @@ pub const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// lock without a stored page.
 pub const BRIEF_RETENTION: Duration = Duration::from_hours(1);
 
-/// Runs a call, and drops it after `limit`.
+/// Runs an operation, and drops it after `limit`.
 ///
 /// # Errors
 ///

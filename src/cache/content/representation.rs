@@ -1,4 +1,9 @@
-//! The representations of a version (RFC 9110 §8): its content, plain or in a content coding.
+//! The representations of a version (RFC 9110 §8): its content, plain or in a content coding, with everything
+//! that a hit needs prepared once.
+//!
+//! A hit copies one header map and fills a few places in it. That is why a [`Representation`] has a map for
+//! hits beside the content: to insert the same headers for each request would cost more than everything else
+//! that a hit does.
 
 use std::{
     any::Any,
@@ -30,7 +35,7 @@ use crate::{
 pub(crate) struct Representations {
     /// The response as generated.
     pub(crate) plain: Representation,
-    /// The response in content codings; `None`: not compressible.
+    /// The response in content codings, or `None` if its content is not worth compressing.
     #[cfg(feature = "compression")]
     pub(crate) codings: Option<Arc<Codings>>,
     /// The `Age` header of the generated response, in seconds.
@@ -93,7 +98,7 @@ impl Page {
             return Ok(value);
         }
         let value = Arc::new(decode(self.response())?);
-        // Another call may have been faster.
+        // If another call was faster, its value stays: both were decoded from the same bytes.
         let _ = self.body.decoded.set(Arc::clone(&value) as _);
         Ok(value)
     }
@@ -134,7 +139,8 @@ impl Page {
             before.map(|before| before.seconds),
             dated_before.map(|date| date + 1),
         ];
-        // The latest of all earlier versions, as the one before has that of those before it.
+        // This is the latest date of all earlier versions, as the version before carries the latest one of
+        // those before it.
         let taken = taken.into_iter().flatten().max();
         Some(match taken {
             Some(taken) if seconds <= taken => LastModified {
@@ -150,7 +156,8 @@ impl Page {
 }
 
 impl Version {
-    /// Returns the version of an entry, which is the answer to a question at `asked`.
+    /// Makes a version of a stored entry. `asked` is the time at which the question was sent, so that the age
+    /// counts the time that the answer took.
     pub(crate) fn stored(
         key: &str,
         entry: StoredEntry,
@@ -176,7 +183,7 @@ impl Version {
 
 impl Version {
     /// Returns the time from which `Age` and `Date` count: that of the generation, or earlier if the
-    /// generated response had an age.
+    /// generated response itself came with an age.
     pub(crate) fn made_at(&self) -> Tick {
         self.published_at - Duration::from_secs(self.page.body.age_before)
     }
@@ -209,8 +216,8 @@ impl fmt::Debug for Representations {
     }
 }
 
-/// The headers, beside `Age`, for which [`Representation::hit`] has a place. The content's own `Date`,
-/// `Cache-Control` and `Expires` stay, and its `Cache-Status` stays before the layer's.
+/// Which headers of a hit have a place in [`Representation::hit`], beside `Age`. A response that brings its
+/// own `Date`, `Cache-Control` or `Expires` keeps them, and its own `Cache-Status` stays before the layer's.
 #[derive(Clone, Copy)]
 struct Places {
     cache_status: bool,
@@ -227,7 +234,7 @@ pub(crate) struct HitHeaders<'a> {
     pub(crate) age: &'a HeaderValue,
     pub(crate) cache_status: Option<&'a HeaderValue>,
     pub(crate) date: Option<&'a HeaderValue>,
-    /// `None`: `no-cache`.
+    /// `None` stands for `no-cache`, which is the value that the place has already.
     pub(crate) cache_control: Option<&'a HeaderValue>,
     /// The generated entity tag is weak.
     pub(crate) has_weak_tag: bool,
@@ -258,7 +265,8 @@ impl Representation {
         let modified = modified
             .filter(|it| !it.is_ambiguous && !handler_headers.contains_key(header::LAST_MODIFIED))
             .and_then(|it| Some((it.seconds, http_date(it.seconds)?)));
-        // What a coding's tag names are the bytes of the body, which no outer layer changes.
+        // The tag of a coded content names the coded bytes, which no outer layer changes, so that it needs no
+        // weak form.
         let is_plain = !handler_headers.contains_key(header::CONTENT_ENCODING);
         let tag = handler_headers.get(header::ETAG);
         let tag = tag.filter(|tag| is_plain && entity_tag::is_generated(tag));
@@ -324,7 +332,7 @@ impl Representation {
         if cache_control {
             fill_next(of_hit.cache_control);
         }
-        // The tag is next to the places.
+        // The generated tag stands directly behind the places, so that it is reached without a search.
         if of_hit.has_weak_tag {
             fill_next(self.weak_tag.as_ref());
         }
@@ -417,7 +425,7 @@ fn share(headers: &mut HeaderMap, body: Bytes) -> Bytes {
             Some(common) => Ok(HeaderValue::from_static(common)),
             None => HeaderValue::from_maybe_shared(own),
         };
-        // Always valid: the bytes were a header value before.
+        // This always succeeds, as the bytes were a header value before.
         if let Ok(shared) = shared {
             *value = shared;
         }

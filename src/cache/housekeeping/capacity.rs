@@ -1,16 +1,18 @@
-//! The ceiling of the stored bytes: pages go first that nobody has asked for since they became stale.
+//! Keeps the stored pages below the capacity of [`Builder::store_capacity`](crate::Builder::store_capacity).
+//! Pages go first that nobody has asked for since they became stale.
 
 use perennial_store::{Count, Error, Evict};
 
 use super::Housekeeping;
 use crate::timing::CAPACITY_INTERVAL;
 
-/// The lock of the process that removes pages.
+/// The name of the lock under which one process of the site removes pages.
 const LOCK: &str = "capacity";
 
 impl Housekeeping {
-    /// Once a minute, in one process: removes pages in the [order](perennial_store::EVICTION) in which they
-    /// leave a full store, as long as the stored ones have more bytes than the ceiling.
+    /// Removes pages for as long as the stored ones take more bytes than the capacity, in the
+    /// [order](perennial_store::EVICTION) in which they leave a full store. One process of the site does so,
+    /// once a minute.
     pub(super) async fn keep_capacity(&self) -> Result<(), Error> {
         let environment = &self.environment;
         let Some(capacity) = environment.settings.store_capacity else {
@@ -36,7 +38,7 @@ impl Housekeeping {
                 "pages were removed, as the store was full: first those that nobody has asked for since they became stale"
             );
         }
-        // The lock is in cooldown until the next check.
+        // The lock stays in cooldown until the next check is due, so that no other process checks earlier.
         lease.release_after(CAPACITY_INTERVAL).await
     }
 }

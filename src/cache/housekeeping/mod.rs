@@ -1,5 +1,7 @@
-//! What is removed from the store: rows whose time is over, and pages above the store's capacity. One
-//! process of the site does so at a time, after one of its syncs, while no request waits.
+//! What is removed from the store: rows whose time is over, and pages above the store's capacity.
+//!
+//! Any process may do this work, after one of its syncs and while no request waits. A lock in the database
+//! makes sure that one process does it at a time, and its cooldown that nobody does it too often.
 
 mod capacity;
 mod prune;
@@ -11,15 +13,14 @@ use crate::{
     timing::{CAPACITY_INTERVAL, SYNC_INTERVAL},
 };
 
-/// The housekeeping of a process. It needs the store, the locks and the settings, and nothing of the
-/// memory.
+/// The housekeeping of a process. It uses the store, the locks and the settings; it does not touch memory.
 pub(crate) struct Housekeeping {
     environment: Environment,
     due: Ordered<Due>,
 }
 
-/// The times of this process's next checks. Whether there is anything to do, the locks tell that all
-/// processes share.
+/// The times at which this process next tries to check. Whether there is something to do is decided under the
+/// locks that all processes share.
 struct Due {
     capacity: Tick,
     prune: Tick,
@@ -31,7 +32,7 @@ impl Housekeeping {
         let now = environment.now();
         let due = Due {
             capacity: now,
-            // A short-lived process does not prune.
+            // A process that lives for less than a minute, such as a command, does not prune.
             prune: now + interval.min(60 * SYNC_INTERVAL),
         };
         Self {
@@ -40,8 +41,8 @@ impl Housekeeping {
         }
     }
 
-    /// Does what is due at this time. A failure is logged by the store; another process makes up for it, or
-    /// this one at a later sync.
+    /// Does what is due at this time. A failure is logged by the store and has no other consequence: another
+    /// process, or this one later, does the work.
     pub(crate) async fn run(&self, now: Tick) {
         let (checks_capacity, prunes) = {
             let mut due = self.due.lock();

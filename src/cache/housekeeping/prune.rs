@@ -1,4 +1,7 @@
-//! Pruning: removes versions, locks and invalidations that are not needed any more.
+//! Pruning: removes the versions, locks and invalidations that are not needed any more.
+//!
+//! Invariant: an invalidation stays for as long as any stored version is older than it. Otherwise a process
+//! that has not read it would serve that version as valid.
 
 use std::time::Duration;
 
@@ -7,13 +10,13 @@ use perennial_store::{Epoch, Error, PruneEntries, PruneInvalidations};
 use super::Housekeeping;
 use crate::timing::{INVALIDATION_RETENTION, LONGEST_PRUNE_INTERVAL, SHORTEST_PRUNE_INTERVAL};
 
-/// The lock of the process that prunes for a site.
+/// The name of the lock under which one process prunes for the site.
 const LOCK: &str = "prune";
 
 impl Housekeeping {
-    /// Removes versions whose own retention is over, unused locks, and invalidations that are older
-    /// than each version. One process does so once an hour, or once in each retention if that is
-    /// shorter: crawlers leave rows that stay briefly.
+    /// Removes versions whose own retention is over, locks that nobody uses, and invalidations that are older
+    /// than every stored version. One process does so once an hour, or more often if the retention is shorter
+    /// than that, as crawlers leave rows that stay only briefly.
     pub(super) async fn prune(&self) -> Result<(), Error> {
         let environment = &self.environment;
         let (store, retention) = (&environment.store, environment.settings.retention);
@@ -31,13 +34,12 @@ impl Housekeeping {
             }
         }
         environment.locks.prune(retention).await?;
-        // The lock is in cooldown until the next pruning.
+        // The lock stays in cooldown until the next pruning is due.
         lease.release_after(interval(retention)).await
     }
 
-    /// Removes the versions whose retention is over. Returns the smallest epoch of all that are left: an
-    /// invalidation that is removed although one of them is older would purge that one, for processes that
-    /// have not read it.
+    /// Removes the versions whose retention is over, and returns the smallest epoch of those that are left.
+    /// Invalidations up to that epoch may go: none of the remaining versions is older.
     async fn prune_entries(&self) -> Result<Epoch, Error> {
         let (mut oldest, mut after) = (Epoch::MAX, None);
         while let Some(pruned) = self.environment.store.call(PruneEntries { after }).await? {

@@ -1,21 +1,22 @@
-//! The epoch of a change, for its author: a request that changes data learns the epoch that the change has
-//! got, so that its author is shown nothing older.
+//! How the author of a change learns its epoch. A request that changes data runs inside [`record_writes`],
+//! and each invalidation that it stores calls [`record_write`]; the response then tells the author the epoch,
+//! so that the author is shown nothing older.
 
 use std::cell::Cell;
 
 use perennial_store::Epoch;
 
 tokio::task_local! {
-    /// The latest epoch that the task's change has stored.
+    /// The latest epoch that the change of this task has stored so far.
     static LATEST_WRITE: Cell<Epoch>;
 }
 
-/// Stands for the epoch of a change that has none yet, or whose epoch this process does not know. Its author
-/// gets no page to which any invalidation applies.
+/// Stands for an epoch that this process does not know, of a change that has none yet or that another process
+/// has numbered. Its author gets no page to which any invalidation applies.
 pub(crate) const UNKNOWN_EPOCH: Epoch = Epoch::MAX;
 
-/// Runs a change. Returns also the latest epoch of the invalidations that the change itself has stored, in
-/// its own task; `None`: it has stored none.
+/// Runs a change, and returns its output with the latest epoch of the invalidations that it has stored in its
+/// own task, or `None` if it has stored none.
 pub(crate) async fn record_writes<F: Future>(change: F) -> (F::Output, Option<Epoch>) {
     let change = async {
         let output = change.await;
@@ -25,8 +26,8 @@ pub(crate) async fn record_writes<F: Future>(change: F) -> (F::Output, Option<Ep
     (output, (epoch > Epoch::NONE).then_some(epoch))
 }
 
-/// Notes an invalidation for [`record_writes`].
+/// Notes the epoch of an invalidation for [`record_writes`].
 pub(crate) fn record_write(epoch: Epoch) {
-    // Outside of a change, nobody asks.
+    // Outside of a change there is nobody who asks for the epoch.
     let _ = LATEST_WRITE.try_with(|latest| latest.set(latest.get().max(epoch)));
 }

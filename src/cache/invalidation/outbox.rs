@@ -17,22 +17,23 @@ use crate::{
     timing::{OUTBOX_RETRY_INTERVAL, random_unit},
 };
 
-/// The number of rows that one call numbers.
+/// The number of rows that one operation numbers.
 const NUMBERING_BATCH: usize = 100;
 
-/// What this process knows about the numbering of rows.
+/// The numbering of the outbox by this process.
 pub(super) struct Outbox {
     environment: Environment,
-    /// Held while rows are numbered. Syncs come once a second, and the numbering may take longer.
+    /// Held while rows are numbered. A sync that finds it held skips the numbering: syncs come once a second,
+    /// and the numbering may take longer.
     numbering: tokio::sync::Mutex<()>,
     to_do_again: Ordered<ToDoAgain>,
 }
 
 #[derive(Default)]
 struct ToDoAgain {
-    /// Rows that the database did not number, and when to try again.
+    /// Rows that the database has refused to number, each with the time of the next attempt.
     refused: HashMap<String, Tick>,
-    /// Rows that this process has numbered and could not remove.
+    /// Rows that this process has numbered, and could not remove because somebody had locked them.
     left: HashSet<String>,
 }
 
@@ -51,22 +52,22 @@ impl Outbox {
             return Ok(());
         };
         let mut ids = self.to_number();
-        // Two processes that begin at different rows rarely number the same ones.
+        // Processes begin at random rows, so that two of them rarely number the same ones.
         let first = (random_unit() * ids.len() as f64) as usize;
         let first = first.min(ids.len());
         ids.rotate_left(first);
         for ids in ids.chunks(NUMBERING_BATCH) {
             let numbered = self.number(ids).await?;
             if numbered.rows.is_empty() && numbered.failed.is_empty() {
-                // Another process is numbering them.
+                // Nothing was numbered and nothing was refused, so another process is numbering these rows.
                 break;
             }
         }
         self.discard_left().await
     }
 
-    /// Numbers the rows with these ids. Returns the latest epoch of the rows; `None` if another process has
-    /// numbered some of them.
+    /// Numbers the rows with these ids. Returns the latest of their epochs, or `None` if another process has
+    /// numbered some of them, whose epochs this one does not know.
     pub(super) async fn number_all(&self, ids: &[String]) -> Result<Option<Epoch>, Error> {
         let (mut rows, mut latest) = (0, Epoch::NONE);
         for ids in ids.chunks(NUMBERING_BATCH) {

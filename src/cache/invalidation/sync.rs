@@ -1,8 +1,9 @@
-//! The sync: once a second, a request asks for other processes' invalidations, and for the state of the
-//! pages that other processes regenerate.
+//! The sync: once a second, a request makes this process ask the store what other processes have invalidated,
+//! and how far the pages are that they regenerate.
 //!
-//! The [timeline](super::timeline) decides when, and who waits. This module carries the decisions out: a
-//! sync is a task of its own, which any number of requests watch.
+//! The [timeline](super::timeline) decides when, and who waits. This module carries the decisions out. A sync
+//! is a task of its own, which any number of requests watch; it ends with its runtime, and a later request
+//! starts the next one.
 
 use std::{
     collections::HashSet,
@@ -38,8 +39,7 @@ use crate::{
 /// The number of invalidations, and of rows of the outbox, that one statement reads.
 const SYNC_BATCH: usize = 10_000;
 
-/// The sync of a process. What it learns goes to the invalidation list and to the leases of other
-/// processes.
+/// The sync of a process. What it reads goes to the invalidation list and to [`PeerLeases`].
 pub(crate) struct InvalidationSync {
     environment: Environment,
     peer_leases: Arc<PeerLeases>,
@@ -48,7 +48,8 @@ pub(crate) struct InvalidationSync {
     /// The time before which no sync is due. The hit path reads only this atomic.
     next_check: AtomicI64,
     state: Ordered<SyncState>,
-    /// Held while the revision is stored: a second sync does not wait for it.
+    /// Serialises the announcements of the deploy's revision. A sync that finds it held skips the
+    /// announcement and does not wait.
     announcing: tokio::sync::Mutex<()>,
 }
 
@@ -57,7 +58,7 @@ struct SyncState {
     timeline: Timeline,
 }
 
-/// A running sync, as those see it who wait for it.
+/// A running sync, as those see it who wait for its end.
 #[derive(Clone)]
 struct Attempt {
     started: Tick,
@@ -66,13 +67,13 @@ struct Attempt {
 
 /// The progress of a sync.
 enum SyncProgress {
-    /// The sync is running, and had its last answer from the database at this time.
+    /// The sync is running, and this is the time of its last answer from the database.
     Alive(Tick),
     Ended(Result<(), Error>),
 }
 
 impl Attempt {
-    /// Waits for the end.
+    /// Waits until the sync has ended, and returns its result.
     async fn ended(mut self) -> Result<(), Error> {
         let is_ended = |progress: &SyncProgress| matches!(progress, SyncProgress::Ended(_));
         match self.progress.wait_for(is_ended).await.as_deref() {
@@ -108,7 +109,8 @@ impl InvalidationSync {
         if now.0 < self.next_check.load(Relaxed) {
             return false;
         }
-        // A caller may call a service outside of a runtime; the returned future is polled inside.
+        // Outside of a runtime no task can be started. The future that the caller gets is polled inside of
+        // one, and asks again there.
         !is_inside_runtime() || self.on_request(now).is_some()
     }
 
@@ -122,8 +124,8 @@ impl InvalidationSync {
             let Some((attempt, until)) = self.on_request(now) else {
                 return;
             };
-            // Without an answer the versions in memory are served. An answer to a question of long
-            // ago is not enough.
+            // Without an answer in time, the request is served from memory. After an answer the loop asks
+            // again whether that is recent enough: it may be the answer to a question of long ago.
             let answer = tokio::time::timeout(until - now, attempt.ended()).await;
             let now = self.environment.now();
             self.state.lock().timeline.has_waited(now);
@@ -143,8 +145,8 @@ impl InvalidationSync {
             {
                 return Err(Error::failed_recently("sync"));
             }
-            // The runtime of an attempt may stand still. The attempt counts as dead after this
-            // time, and is replaced.
+            // The runtime in which the attempt runs may stand still. After this time the attempt counts as
+            // dead, and `start_or_join` replaces it.
             if let Ok(ended) = tokio::time::timeout(self.silence(), attempt.ended()).await {
                 ended?;
             }
@@ -165,10 +167,11 @@ impl InvalidationSync {
         }
     }
 
-    /// Waits until this process knows the invalidation with this epoch. The next sync begins within
-    /// a second, and the wait for the sync's end is bounded by the site's patience. A crowd of such
-    /// requests causes one sync a second. Returns the argument; [`Epoch::NONE`]: this process knows no such
-    /// invalidation. With [`UNKNOWN_EPOCH`], waits for a sync that begins after the call.
+    /// Waits until this process knows the invalidation with this epoch, on behalf of the author of a change.
+    ///
+    /// The next sync begins within a second, and the wait for its end is bounded by the site's patience. Any
+    /// number of such requests cause one sync a second. Returns `epoch`, or [`Epoch::NONE`] if this process
+    /// knows no such invalidation. With [`UNKNOWN_EPOCH`], it waits for a sync that begins after the call.
     pub(crate) async fn wait_for_epoch(self: &Arc<Self>, epoch: Epoch) -> Epoch {
         let Environment { store, list, .. } = &self.environment;
         let arrived = self.environment.now();
@@ -182,7 +185,8 @@ impl InvalidationSync {
             let (running, next) = {
                 let mut state = self.state.lock();
                 let running = state.running.clone();
-                // There is no such invalidation, or the database fails.
+                // A sync has run since, and the epoch is still not known: there is no such invalidation, or
+                // the database fails.
                 if running.is_none() && state.timeline.has_started_since(arrived) {
                     break;
                 }
@@ -199,7 +203,7 @@ impl InvalidationSync {
                     None => tokio::time::sleep(next - now).await,
                 }
             };
-            // Without an answer, the author gets the version of all visitors.
+            // If this takes too long, the author gets the version that everybody gets.
             let _ = tokio::time::timeout(left, wait).await;
         }
         match epoch {
@@ -209,10 +213,10 @@ impl InvalidationSync {
         }
     }
 
-    /// Returns true if another process still holds the lease on this key, by a sync that began at
-    /// `since` or later; without an answer, as far as this process knows.
+    /// Returns true if another process still holds the lease on this key, by a sync that began at `since` or
+    /// later. If the database does not answer, the result is what this process knows.
     pub(crate) async fn peer_still_holds(self: &Arc<Self>, key: &str, since: Tick) -> bool {
-        // The running sync may have begun earlier.
+        // The running sync may have begun before `since`, and then a second one is needed.
         for _ in 0..2 {
             let (running, is_recent) = {
                 let state = self.state.lock();
@@ -229,29 +233,31 @@ impl InvalidationSync {
         self.peer_leases.contains(key, self.environment.now())
     }
 
-    /// Called when the database has notified this process of an invalidation: a sync starts at once.
+    /// Called when a NOTIFY of PostgreSQL arrives. Starts a sync at once, instead of waiting for the
+    /// interval.
     #[cfg(feature = "postgres")]
     pub(crate) fn on_notify(self: &Arc<Self>) {
         self.start_or_join();
     }
 
-    /// Gives epochs to the rows with these ids after their transaction, and learns of those that another
-    /// process has numbered. Notes the epoch for the author.
+    /// Called after the application's commit: gives epochs to the rows with these ids, waits for a sync if
+    /// another process has numbered some of them, and notes the epoch for the author.
     pub(crate) async fn on_commit(self: &Arc<Self>, ids: &[String]) -> Result<(), Error> {
         let numbered = match self.outbox.number_all(ids).await {
             Ok(Some(epoch)) => Ok(epoch),
             Ok(None) => self.wait_until_current().await.map(|()| UNKNOWN_EPOCH),
             Err(error) => Err(error),
         };
-        // Where the numbering fails, the next sync of any process makes up for it.
+        // If the numbering has failed, the next sync of any process does it.
         super::record_write(*numbered.as_ref().unwrap_or(&UNKNOWN_EPOCH));
         numbered.map(drop)
     }
 
-    /// Returns the running sync, or a new one, with the end of the request's wait. `None`: the request does
-    /// not wait.
+    /// Returns the running sync, or a new one, and the time at which the request stops waiting for it. `None`
+    /// means that the request does not wait.
     fn on_request(self: &Arc<Self>, now: Tick) -> Option<(Attempt, Tick)> {
-        // A call of the system, which not each of many waiting requests makes.
+        // Reading the machine's uptime is a system call, so it is made only where the process may have been
+        // suspended, and not by each of many waiting requests.
         let clock = &self.environment.clock;
         if self.state.lock().timeline.is_first_in_a_while(now) {
             clock.resumed(clock.suspended());
@@ -316,7 +322,8 @@ impl InvalidationSync {
 
     /// Runs a sync in a task, and after it the work that no request waits for.
     fn run(self: &Arc<Self>, progress: watch::Sender<SyncProgress>, started: Tick) {
-        // Made here, as the task may be dropped before it has begun.
+        // This is made before the task: a runtime that shuts down may drop the task before it has begun, and
+        // the end has to be recorded even then.
         let mut end = End {
             sync: Arc::clone(self),
             progress,
@@ -330,7 +337,7 @@ impl InvalidationSync {
             sync.environment.store.record_read(begun, result.is_ok());
             end.result = Some(result);
             drop(end);
-            // After a failure, a later sync tries again.
+            // Nobody waits for the rest. What fails here is done by a later sync.
             let _ = sync.outbox.number_seen().await;
             if let Ok(_announcing) = sync.announcing.try_lock() {
                 let _ = sync.announce_revision().await;
@@ -345,7 +352,8 @@ impl InvalidationSync {
         self.read_changes(progress).await?;
         if !list.is_complete() {
             list.decide_announcement();
-            // A process serves stored versions without this write.
+            // The process serves stored versions also without this write, so it waits for it no longer than
+            // for any other answer.
             let announced = tokio::time::timeout(store.patience(), self.announce_revision());
             if let Ok(Ok(true)) = announced.await {
                 self.read_changes(progress).await?;
@@ -355,7 +363,8 @@ impl InvalidationSync {
         Ok(())
     }
 
-    /// Stores the revision of the site's code, if that is to be done. Returns true if done.
+    /// Stores the revision of the site's code, if the list has decided that it has to be stored. Returns true
+    /// if it was.
     async fn announce_revision(&self) -> Result<bool, Error> {
         let Environment {
             store,
@@ -372,8 +381,8 @@ impl InvalidationSync {
         Ok(true)
     }
 
-    /// Reads the invalidations since the last sync, and the rows of the outbox, in batches. What was
-    /// read counts immediately.
+    /// Reads the invalidations since the last sync, and the rows of the outbox, in batches. Each batch counts
+    /// as soon as it is read.
     async fn read_changes(&self, progress: &watch::Sender<SyncProgress>) -> Result<(), Error> {
         let Environment {
             store, list, clock, ..
@@ -403,22 +412,24 @@ impl InvalidationSync {
                 caught_up = true;
             }
         }
-        // A row that has left the outbox was numbered before, and each batch had the new epochs of the
-        // moment when its rows were read.
+        // Rows that are not in the outbox any more have been numbered, and the batches above have had their
+        // epochs: each batch shows names and rows of one moment.
         list.retain_unnumbered(&unnumbered);
         Ok(())
     }
 
-    /// Reads the latest names of each list, as many as a process [keeps](KEPT_NAMES), and all revisions.
+    /// Called if there are more new names than one batch has. Reads only the latest names of each list, as
+    /// many as a process [keeps](KEPT_NAMES), and all revisions.
     async fn catch_up(&self, progress: &watch::Sender<SyncProgress>) -> Result<(), Error> {
         let Environment { store, list, .. } = &self.environment;
-        // What is invalidated meanwhile is read after these names, in the order of epochs.
+        // What is invalidated from here on has a later epoch, and the next batch of `read_changes` has it.
         let latest = store.call(LatestEpoch {}).await?;
         for names in [NameList::Revisions, NameList::Purged, NameList::Stale] {
             self.read_latest_names(names, latest, progress).await?;
         }
-        // A name that was pruned before it was read is in none of these lists. The purge of everything that
-        // was stored in its place may be in a part of its list that was read before.
+        // A name that was pruned before it was read is in none of the lists. A purge of everything was stored
+        // in its place, and may be in a part of its list that was read before that, so it is asked for once
+        // more.
         let until = store.call(PurgedUntil {}).await?;
         list.invalidate_all_before(NameList::Purged, until);
         list.mark_seen(latest);
@@ -455,11 +466,11 @@ impl InvalidationSync {
     }
 }
 
-/// The end of a sync, also of one that is cancelled with its runtime.
+/// Records the end of a sync, also of one that is cancelled with its runtime.
 struct End {
     sync: Arc<InvalidationSync>,
     progress: watch::Sender<SyncProgress>,
-    /// `None`: cancelled.
+    /// `None` means that the sync was cancelled.
     result: Option<Result<(), Error>>,
     started: Tick,
 }
@@ -475,8 +486,8 @@ impl Drop for End {
         if running.is_some_and(|running| running.progress.same_channel(&this_sync)) {
             state.running = None;
         }
-        // The pause is set under the lock. A request that later finds no running sync finds the
-        // pause, too, and begins no sync.
+        // The pause is set under the lock, so that a request which later finds no running sync also finds the
+        // pause, and starts no sync.
         let next_check = self.started + SYNC_INTERVAL;
         self.sync.next_check.store(next_check.0, Relaxed);
         drop(state);

@@ -44,9 +44,9 @@ pub(super) struct Timeline {
 /// Whether a request waits for the sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// It does not. Until `next_check`, no request need ask again.
+    /// It does not wait. Until `next_check`, no request needs to ask.
     No { next_check: Tick },
-    /// It waits for the answer, until this time at most.
+    /// It waits for the answer, but no longer than until this time.
     Until(Tick),
 }
 
@@ -62,7 +62,7 @@ impl Timeline {
         }
     }
 
-    /// A request comes at the time at which a sync is due.
+    /// A request has come, and a sync is due.
     pub(super) fn on_request(&mut self, now: Tick, patience: Duration) -> Wait {
         let was_paused = now >= self.last_request + SYNC_OVERDUE_AFTER;
         self.last_request = now;

@@ -1,15 +1,17 @@
-//! The invalidation list (Varnish calls it the ban list) as this process knows it, and the verdict
-//! on a version.
+//! The invalidation list (Varnish calls it the ban list) as this process knows it: it answers whether a
+//! version is valid, invalidated or purged.
 //!
-//! An invalidation is a name with an epoch, a growing number of the database's. A version stores
-//! the latest epoch that was known before its generator began; invalidations with a later epoch
-//! apply to it.
+//! An invalidation is a name with an epoch, a number of the database that grows. A version stores the latest
+//! epoch that was known before its generator began, and invalidations with a later epoch apply to it.
 //!
-//! A transaction of the application cannot give its invalidation an epoch, as epochs are to become
-//! visible in their order. Its row in the outbox is numbered after the commit, soon after a process
-//! first sees it. From that sighting on, the process honours the row without an epoch: it applies to
-//! versions whose generators may have begun before the commit. These are the process's own versions
-//! from before the sighting, and those of other processes that do not know of a later epoch.
+//! A transaction of the application cannot give its invalidation an epoch, because epochs have to become
+//! visible in their order. It writes a row into the outbox instead, which is numbered after the commit, soon
+//! after a process first sees it. From that *sighting* on, the process honours the row without an epoch: it
+//! applies to versions whose generators may have begun before the commit. These are the process's own
+//! versions from before the sighting, and versions of other processes that do not know of a later epoch.
+//!
+//! Invariants: epochs only grow; what the list says about a version never gets better; and where a process
+//! has forgotten names, because there were too many, it counts more versions as invalid, never fewer.
 
 mod names;
 
@@ -35,14 +37,15 @@ use crate::cache::{
     metadata::{Meta, Metadata},
 };
 
-/// The number of stale names, and of purged names, that a process keeps: the latest ones. For the older
-/// ones, all versions from before the oldest one that is kept are stale, or purged.
+/// The number of stale names, and of purged names, that a process keeps: the latest ones. All versions from
+/// before the oldest name that is kept count as stale, or as purged.
 pub(crate) const KEPT_NAMES: usize = 100_000;
 
-/// The number of names above which a process drops all but the [`KEPT_NAMES`] ones, which takes a while.
+/// The number of names above which a process drops all but the latest [`KEPT_NAMES`]. It is half as many
+/// again, as dropping them takes a while.
 const MAX_NAMES: usize = KEPT_NAMES + KEPT_NAMES / 2;
 
-/// The target of an invalidation.
+/// What an invalidation applies to. Its [name](Self::name) is what the database stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target<'a> {
     /// The resource of this key and its variants, whose keys continue with a `#`.
@@ -98,7 +101,7 @@ impl<'a> Target<'a> {
             "purged_prefix" => Self::PurgedPrefix(text),
             "purged_tag" => Self::PurgedTag(text),
             "revision" => Self::Revision(text),
-            // A newer release has written the name.
+            // This name was written by a newer release.
             _ => return None,
         })
     }
@@ -108,26 +111,27 @@ impl<'a> Target<'a> {
 #[derive(Debug)]
 pub(crate) struct InvalidationList {
     list: RwLock<List>,
-    /// Grows with each change, so that a version is compared again only then.
+    /// Grows with each change of the list, so that a version is checked again only after a change.
     changes: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct List {
-    /// This process knows all invalidations up to this epoch.
+    /// This process knows all invalidations up to this epoch, without a gap.
     seen: Epoch,
-    /// The latest epoch that this process knows.
+    /// The latest epoch that this process knows. There may be a gap before it: a process learns its own
+    /// invalidations before the earlier ones of others.
     latest: Epoch,
     /// This process knows all invalidations from before its start.
     complete: bool,
     invalidated: InvalidatedNames<Epoch>,
     unnumbered: Unnumbered,
-    /// The name of the revision of the site's code, if the builder was given one.
+    /// The name of the revision of the site's code, if the site has one.
     revision: Option<String>,
-    /// The epoch in which that revision was first seen, or seen again after another one.
-    /// `None`: it was never seen.
+    /// The epoch in which that revision was first seen, or seen again after another one. `None` means that it
+    /// was never seen.
     revision_epoch: Option<Epoch>,
-    /// The name under which this process has yet to store its revision.
+    /// The name under which this process has still to store its revision.
     pending: Option<String>,
     /// The latest epoch of another revision.
     other_revision_epoch: Option<Epoch>,
@@ -144,26 +148,26 @@ struct Unnumbered {
     /// The latest epoch at each sighting of these rows. A version with a later one was generated after the
     /// sighting.
     epochs: BTreeMap<Sighting, Epoch>,
-    /// The effects of the rows.
+    /// The names of the rows.
     invalidated: InvalidatedNames<Sighting>,
 }
 
-/// What the names make stale, and what they purge. `N`: the numbers of the invalidations.
+/// The invalidated names: those that make versions stale, and those that purge them. `N` is what orders them:
+/// an [`Epoch`], or a [`Sighting`] for rows that have no epoch yet.
 #[derive(Debug, Default)]
 struct InvalidatedNames<N> {
     stale: NameSet<N>,
     purged: NameSet<N>,
 }
 
-/// The names that are stale, or those that are purged, with the numbers of their latest
-/// invalidation.
+/// A set of invalidated names, each with the number of its latest invalidation.
 #[derive(Debug, Default)]
 struct NameSet<N> {
     keys: Names<N>,
     prefixes: Names<N>,
     tags: Names<N>,
-    /// The number before which all versions are affected: that of an invalidation of everything, or
-    /// of names that are not kept.
+    /// All versions from before this number are affected: it is the number of an invalidation of everything,
+    /// or of the latest name that was dropped.
     before: N,
     /// The number of the latest invalidation.
     latest: N,
@@ -182,18 +186,18 @@ impl InvalidationList {
         }
     }
 
-    /// Returns the count of changes. A verdict that was computed at the same count is still valid.
+    /// Returns the number of changes so far. What was computed at the same count is still right.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Acquire)
     }
 
-    /// Returns the latest epoch without a gap before: this process knows all invalidations until then.
+    /// Returns the latest epoch without a gap before it: this process knows all invalidations up to it.
     pub(crate) fn seen(&self) -> Epoch {
         self.read(|list| list.seen)
     }
 
-    /// Returns the latest epoch that this process knows. A generator that begins now sees all data
-    /// from before that epoch.
+    /// Returns the latest epoch that this process knows. A generator that begins now reads all data from
+    /// before that epoch.
     pub(crate) fn latest(&self) -> Epoch {
         self.read(|list| list.latest)
     }
@@ -209,10 +213,14 @@ impl InvalidationList {
         }
     }
 
-    /// Decides whether this process has to store its revision, after it has read all invalidations
-    /// from before its start: the database has never seen the revision, or has seen another one
-    /// later. In the second case, the stored name ends with the epoch of the other revision, so
-    /// that all processes of a rollback store the same name.
+    /// Decides whether this process has to announce its revision, once it knows all invalidations from before
+    /// its start:
+    ///
+    /// - The database has never seen the revision: it is announced.
+    /// - The database has seen it, and no other one later: there is nothing to do.
+    /// - The database has seen another revision later, so this is a rollback: the revision is announced
+    ///   again, under a name that ends with the epoch of the other one, so that all processes of the rollback
+    ///   store the same name.
     pub(crate) fn decide_announcement(&self) {
         let pending = self.read(|list| {
             let name = list.revision.as_ref()?;
@@ -229,23 +237,23 @@ impl InvalidationList {
         }
     }
 
-    /// Returns the name of the revision that is to be stored. Until then, the versions of other
+    /// Returns the name under which the revision is still to be announced. Until then the versions of other
     /// processes count as stale, as older code may have generated them.
     pub(crate) fn pending_revision(&self) -> Option<String> {
         self.read(|list| list.pending.clone())
     }
 
-    /// Returns when this process's revision was seen.
+    /// Returns the epoch of this process's revision.
     pub(crate) fn revision(&self) -> RevisionEpoch {
         self.read(List::revision)
     }
 
-    /// Adds an invalidation by this process.
+    /// Adds an invalidation that this process has stored.
     pub(crate) fn add(&self, name: &str, epoch: Epoch) {
         self.change(|list| list.add(name, epoch));
     }
 
-    /// Adds the invalidations that follow [`seen`](Self::seen) without a gap.
+    /// Adds the invalidations that follow [`seen`](Self::seen) without a gap, as a sync has read them.
     pub(crate) fn apply(&self, invalidated: &[(String, Epoch)]) {
         let Some(latest) = invalidated.iter().map(|(_, epoch)| *epoch).max() else {
             return;
@@ -256,8 +264,8 @@ impl InvalidationList {
         });
     }
 
-    /// Takes in rows of the outbox that have no epoch yet. `knows_all`: this process knows all epochs that
-    /// were stored when the rows were read.
+    /// Records rows of the outbox, which have no epoch yet. `knows_all` says whether this process knows all
+    /// epochs that were stored when the rows were read.
     pub(crate) fn record_unnumbered(&self, rows: &[OutboxRow], knows_all: bool) {
         let is_new = |list: &List| {
             let known = &list.unnumbered.rows;
@@ -271,8 +279,8 @@ impl InvalidationList {
         }
     }
 
-    /// Forgets the rows of the outbox that are not there any more: they were numbered, and this
-    /// process knows their epochs.
+    /// Keeps only the rows of the outbox with these ids, which a sync has just read. The others have been
+    /// numbered, and this process knows their epochs.
     pub(crate) fn retain_unnumbered(&self, ids: &HashSet<String>) {
         let has_left = |list: &List| list.unnumbered.rows.keys().any(|id| !ids.contains(id));
         if self.read(has_left) {
@@ -291,24 +299,24 @@ impl InvalidationList {
         self.read(|list| list.unnumbered.latest)
     }
 
-    /// Takes in invalidations out of their order.
+    /// Adds invalidations out of their order, which leaves [`seen`](Self::seen) as it is.
     pub(crate) fn add_all(&self, invalidated: &[(String, Epoch)]) {
         if !invalidated.is_empty() {
             self.change(|list| list.add_all(invalidated));
         }
     }
 
-    /// Affects all versions from before `epoch`, in place of the older names of a list.
+    /// Invalidates, or purges, all versions from before `epoch`, in place of the older names of a list.
     pub(crate) fn invalidate_all_before(&self, list: NameList, epoch: Epoch) {
         self.change(|known| match list {
             NameList::Purged => known.invalidated.purged.invalidate_all_before(epoch),
             NameList::Stale | NameList::Revisions => {
-                known.invalidated.stale.invalidate_all_before(epoch)
+                known.invalidated.stale.invalidate_all_before(epoch);
             }
         });
     }
 
-    /// Notes that all invalidations up to this epoch were added.
+    /// Notes that all invalidations up to this epoch have been added.
     pub(crate) fn mark_seen(&self, epoch: Epoch) {
         self.change(|list| {
             list.seen = list.seen.max(epoch);
@@ -316,12 +324,12 @@ impl InvalidationList {
         });
     }
 
-    /// Returns the effect of the invalidations on the version of this key with these metadata.
+    /// Says what the invalidations mean for a version of this key with these metadata.
     pub(crate) fn validity_of(&self, key: &str, metadata: &Metadata) -> Validity {
         self.read(|list| {
             let validity = list.validity_of(key, metadata);
             if validity == Validity::Valid && metadata.revision < list.revision() {
-                // Older code generated the version after this process's revision was first seen.
+                // The version was generated by older code, after this process's revision was first seen.
                 return Validity::Invalidated;
             }
             validity
@@ -340,7 +348,7 @@ impl InvalidationList {
     fn change(&self, what: impl FnOnce(&mut List)) {
         let mut list = self.list.write().unwrap_or_else(PoisonError::into_inner);
         what(&mut list);
-        // Under the lock: a reader that sees the number sees the change.
+        // This happens under the lock, so that a reader who sees the number also sees the change.
         self.changes.fetch_add(1, Release);
     }
 }
@@ -497,7 +505,7 @@ impl<N: Copy + Default + Ord> NameSet<N> {
         }
     }
 
-    /// Affects all versions from before `number`, in place of the names up to then.
+    /// Invalidates all versions from before `number`, in place of the names up to then.
     fn invalidate_all_before(&mut self, number: N) {
         self.latest = self.latest.max(number);
         if number > self.before {
@@ -512,8 +520,8 @@ impl<N: Copy + Default + Ord> NameSet<N> {
         [&self.keys, &self.prefixes, &self.tags]
     }
 
-    /// Drops all names but the latest [`KEPT_NAMES`] ones, if there are more than [`MAX_NAMES`]. Few versions in use
-    /// are that old.
+    /// Drops all names but the latest [`KEPT_NAMES`], if there are more than [`MAX_NAMES`]. Versions that are
+    /// as old as the dropped names count as invalidated from then on; few of them are still in use.
     fn keep_latest(&mut self) {
         let names = self.names();
         if names.iter().map(|names| names.len()).sum::<usize>() > MAX_NAMES {
@@ -524,8 +532,8 @@ impl<N: Copy + Default + Ord> NameSet<N> {
         }
     }
 
-    /// Returns the latest number of an invalidation of this resource, whose key has these `names`, or
-    /// of a part of it.
+    /// Returns the number of the latest invalidation of this resource, whose key has these `names`, or of one
+    /// of its parts.
     fn latest_for(&self, key: &str, names: &[Cow<'_, str>], metadata: &Metadata) -> N {
         if metadata.depends_on_everything {
             return self.latest;

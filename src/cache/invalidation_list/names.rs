@@ -1,12 +1,13 @@
-//! Names with numbers, which are epochs or sightings, at most 64 bytes of memory for each.
+//! A map from names to numbers that takes at most 64 bytes for a name, however long the name is: a process
+//! holds up to 300,000 names.
 
 use std::collections::{BTreeSet, HashMap};
 
 use foldhash::{fast, quality};
 use std::hash::BuildHasher;
 
-/// The latest number of each name. A name is known by 128 bits of two hashes with random keys, so
-/// that its text takes no memory.
+/// The latest number of each name. A name is represented by 128 bits of two hashes with random keys, so that
+/// its text takes no memory and nobody can choose two names that collide.
 #[derive(Debug, Default)]
 pub(crate) struct Names<N> {
     hashers: [quality::RandomState; 2],

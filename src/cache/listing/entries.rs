@@ -1,4 +1,5 @@
-//! The list of entries as its users see it: what to list, and what an entry says.
+//! The list of entries as its users see it: the filter that says what to list, and what an entry says of
+//! itself.
 
 use std::time::Duration;
 

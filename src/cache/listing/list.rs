@@ -1,4 +1,5 @@
-//! The list of stored resources, with this process's knowledge.
+//! Reads the list of stored resources, in batches, and adds what only this process knows: the keys in
+//! cooldown or hit-for-pass, and what memory holds.
 
 use std::time::Duration;
 
@@ -23,8 +24,8 @@ use crate::http::terms::Terms;
 /// The number of rows that one statement reads.
 const STEP: usize = 200;
 
-/// The number of statements of one call. A filter that few entries pass does not read the whole
-/// table in one call.
+/// The number of statements of one call. A filter that few entries pass would otherwise read the whole table
+/// in one call.
 const STEPS: usize = 10;
 
 impl Listing {

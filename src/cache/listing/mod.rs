@@ -1,4 +1,4 @@
-//! What the site shows of its pages: entries and explanations. Read only.
+//! What the site shows of its pages: the list of entries, and explanations. It reads and changes nothing.
 
 pub(crate) mod entries;
 pub(crate) mod explain;
@@ -10,7 +10,7 @@ use perennial_store::Error;
 
 use crate::cache::{environment::Environment, invalidation::InvalidationSync, memory::Memory};
 
-/// Cheap to clone.
+/// The listing of a site. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Listing {
     environment: Environment,

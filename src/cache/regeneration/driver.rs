@@ -1,5 +1,7 @@
-//! Carries out the actions of a [`Regeneration`]: one task for each. It decides nothing; what it observes is
-//! an input of the [machine](super::machine), which says what is guaranteed to it.
+//! Carries out the actions of a [`Regeneration`], in one task for each regeneration.
+//!
+//! The driver decides nothing. What it observes becomes an input of the [machine], whose documentation says
+//! what the driver guarantees and in which order it carries an output out.
 
 use std::{panic::AssertUnwindSafe, pin::Pin, sync::Arc, time::Duration};
 
@@ -26,7 +28,7 @@ use crate::{
 pub(super) type Input = machine::Input<Representations>;
 type Action = machine::Action<Representations>;
 
-/// An action under way. Its end is an input, and perhaps the lease that it has acquired.
+/// An action under way. It ends with the next input of the machine, and with a lease if it has acquired one.
 pub(super) type ActionFuture = Pin<Box<dyn Future<Output = (Input, Option<Lease>)> + Send>>;
 
 /// A running regeneration.
@@ -35,17 +37,19 @@ pub(super) struct Driver {
     pub(super) key: Arc<str>,
     pub(super) policy: Refresh,
     pub(super) regeneration: Regeneration<Representations>,
-    /// `None`: visitors cannot watch this regeneration any more, as it is over.
+    /// `None` once visitors cannot watch this regeneration any more, because it is over.
     progress: Option<watch::Sender<Progress>>,
-    /// The regeneration of this key before this one, until it has released its lease.
+    /// The previous regeneration of this key, while it is still releasing its lease. The channel closes when
+    /// it has done so.
     previous_release: Option<watch::Receiver<()>>,
-    /// Closes at the end of this regeneration. `Some`: the lease is being released.
+    /// While this regeneration releases its lease, the sender whose drop tells the next one that it may
+    /// begin.
     releasing: Option<watch::Sender<()>>,
-    /// `None`: the caller has not returned it yet.
+    /// The generator. `None` until the caller has returned it.
     pub(super) work: Option<Generate>,
     /// The generators that wait for this regeneration.
     pub(super) outer: Option<Arc<Chain>>,
-    /// The permit of the regeneration that this one is a part of.
+    /// The permit of the generator that waits for this regeneration, which this one shares.
     inherited_permit: Option<Permit>,
     pub(super) permit: Option<Permit>,
     pub(super) lease: Option<Lease>,
@@ -53,7 +57,7 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    /// Creates the driver of a regeneration that is in the list of the running ones.
+    /// Creates the driver of a regeneration, which stands in the list of the running ones already.
     pub(super) fn new(
         regenerations: &Arc<Regenerations>,
         key: &str,
@@ -79,7 +83,7 @@ impl Driver {
         }
     }
 
-    /// Sets the generators that wait for this regeneration, and the permit that they lend.
+    /// Sets the generators that wait for this regeneration, and the permit that it inherits from them.
     pub(super) fn started_by(
         &mut self,
         outer: Option<Arc<Chain>>,
@@ -93,21 +97,22 @@ impl Driver {
         self.work = Some(work);
     }
 
-    /// Runs to the end, also without visitors, once its own generator has begun.
+    /// Runs the regeneration. Once its own generator has begun, it runs to the end even if no visitor is
+    /// left.
     pub(super) async fn run(mut self) {
         let run = AssertUnwindSafe(self.run_until_end()).catch_unwind();
         if let Err(panic) = run.await {
             if let Some(action) = self.on(Input::Panicked) {
                 self.carry_out(action).await;
             }
-            // Its own `Drop` may panic.
+            // The payload is the application's, and its `Drop` may panic, too.
             drop(panic);
         }
     }
 
     async fn run_until_end(&mut self) {
         self.wait_for_release().await;
-        // Memory is empty until the process knows the invalidations from before its start.
+        // Memory stays empty until the process knows the invalidations from before its start.
         let known = self.regenerations.sync.wait_for_all_before_start().await;
         let mut input = match known {
             Ok(()) => Input::Start,
@@ -139,7 +144,7 @@ impl Driver {
     fn on(&mut self, input: Input) -> Option<Action> {
         self.observe(&input);
         if let Input::NobodyWaits = input {
-            // The key is not in the list of running regenerations any more.
+            // The key has left the list of running regenerations, so nobody can join any more.
             self.progress = None;
         }
         let regenerations = Arc::clone(&self.regenerations);
@@ -164,8 +169,8 @@ impl Driver {
         if let Some(conclusion) = conclusion {
             self.conclude(conclusion);
         }
-        // First the key is free for the next regeneration: a visitor who is answered below may come
-        // again at once, and find the page invalidated.
+        // The key is given free before the visitors are answered: one of them may come again at once, find
+        // the page invalidated, and start the next regeneration.
         let visitors = if self.regeneration.is_releasing() {
             self.deregister(true)
         } else {
@@ -181,8 +186,8 @@ impl Driver {
         action
     }
 
-    /// Waits until the regeneration before has released its lease. The time that its statements may
-    /// take bounds the wait; the lease that is not released by then will be found held.
+    /// Waits until the previous regeneration of this key has released its lease, for as long as its
+    /// statements may take. If it has not done so by then, this one finds the lease held.
     async fn wait_for_release(&mut self) {
         if let Some(mut previous_release) = self.previous_release.take() {
             let limit = self.regenerations.environment.store.limit();
@@ -191,9 +196,9 @@ impl Driver {
         }
     }
 
-    /// Takes the key from the list of running regenerations, so that a request can start the next
-    /// one. `releases`: the next one has to wait until this one ends. Returns the channel of the
-    /// visitors who watch; dropping it closes it.
+    /// Removes the key from the list of running regenerations, so that a request can start the next one. With
+    /// `releases`, the next one waits until this one has ended. Returns the channel of the visitors who
+    /// watch; whoever drops it tells them that it is closed.
     fn deregister(&mut self, releases: bool) -> Option<watch::Sender<Progress>> {
         let progress = self.progress.take()?;
         let (sender, receiver) = watch::channel(());
@@ -204,7 +209,7 @@ impl Driver {
             self.releasing = Some(sender);
         }
         drop(running);
-        // Dropped after the lock: it may have the last version of its content, whose value is the
+        // Dropped after the lock, as it may hold the last version of a content, whose value is the
         // application's.
         drop(watched);
         Some(progress)
@@ -246,7 +251,7 @@ impl Driver {
         }
     }
 
-    /// Takes a permit, if one is free. A part of a page runs on the page's permit.
+    /// Takes a permit, if one is free. A regeneration of a part runs on the permit of its page.
     fn take_permit(&mut self) -> bool {
         let permits = Arc::clone(&self.regenerations.permits);
         let new_permit = || permits.try_acquire_owned().ok().map(Arc::new);
@@ -260,7 +265,7 @@ impl Driver {
         let newest = self.regeneration.newest().cloned();
         let readable = self.work.as_ref().and_then(|work| work.readable);
         Box::pin(async move {
-            // The age counts from before the statement, as the answer may be late.
+            // The age counts from before the statement was sent, as the answer may be late.
             let asked = regenerations.environment.now();
             let probe = Probe::new(&name, known);
             let Ok(found) = regenerations.environment.store.read(probe).await else {
@@ -303,8 +308,8 @@ impl Driver {
         })
     }
 
-    /// Stores the version under the lease. `renews`: the fence of a stored version with the same content,
-    /// which is renewed instead.
+    /// Stores the version under the lease. With `renews`, the stored version with this fence has the same
+    /// content, and only its age is renewed.
     fn publish(&self, version: Version, renews: Option<Fence>, keeping: Keeping) -> ActionFuture {
         let regenerations = Arc::clone(&self.regenerations);
         let row = self.lease.as_ref().map(|lease| lease.row().clone());
@@ -338,19 +343,20 @@ impl Driver {
         Box::pin(async move {
             if let Some(lease) = lease {
                 if removes {
-                    // After a failure the next regeneration removes the version.
+                    // If the removal fails, the next regeneration removes the version.
                     let row = lease.row().clone();
                     drop(store.call(Remove { lease: row }).await);
                 }
-                // An unreleased lease expires.
+                // A lease whose release fails expires.
                 drop(lease.release_after(cooldown).await);
             }
             (Input::Released, None)
         })
     }
 
-    /// Waits for a visitor, or for the end of the process. Meanwhile a visitor can join this regeneration,
-    /// and it runs no statement. If no visitor comes, takes the key from the list of running regenerations.
+    /// Waits for a visitor, or for the end of the process, and runs no statement meanwhile. A visitor can
+    /// join this regeneration during the wait. If nobody comes in time, the key leaves the list of running
+    /// regenerations.
     fn await_visitor(&self, at_most: Duration) -> ActionFuture {
         let (regenerations, key) = (Arc::clone(&self.regenerations), self.key.clone());
         let Some(visitors) = self.progress.clone() else {
@@ -367,7 +373,7 @@ impl Driver {
                 }
                 if environment.now() >= until {
                     let mut running = regenerations.running.lock();
-                    // One may have come before the lock.
+                    // A visitor may have come before the lock was taken.
                     if is_watched() {
                         return (Input::VisitorWaits, None);
                     }
@@ -393,7 +399,7 @@ impl Driver {
 }
 
 impl Drop for Driver {
-    /// Lets another request start a regeneration, after a panic, too.
+    /// Gives the key free, so that another request can start a regeneration. This runs after a panic, too.
     fn drop(&mut self) {
         let visitors = self.deregister(false);
         if let (Some(visitors), None) = (visitors, &self.work) {
@@ -410,7 +416,7 @@ impl Drop for Driver {
     }
 }
 
-/// An action without an end.
+/// The future of an action that has no end of its own.
 fn no_action() -> ActionFuture {
     Box::pin(std::future::pending())
 }

@@ -1,4 +1,5 @@
-//! Runs the generator for a regeneration, in a task of its own, and makes a page of its response.
+//! Runs the generator for a regeneration, in a task of its own, and makes a page of its response: with its
+//! metadata, its date and its entity tag.
 
 use std::{sync::Arc, time::Duration};
 
@@ -81,11 +82,11 @@ impl Driver {
     pub(super) fn generate(&mut self, snapshot: Snapshot, reason: Reason) -> ActionFuture {
         let generator = self.work.as_mut().and_then(|work| work.run.take());
         let Some(generator) = generator else {
-            // A regeneration has one action that runs the generator.
+            // The machine runs the generator at most once, so there is one here.
             return Box::pin(std::future::pending());
         };
         assert_no_lock_is_held();
-        // Before the generator begins, as what it knows.
+        // Read before the generator begins: it says what the generator's data cannot be older than.
         let sightings = self.regenerations.environment.list.sightings();
         let started = self.regenerations.environment.now();
         let run = Arc::new(RunContext::for_generator(
@@ -107,7 +108,7 @@ impl Driver {
         self.generator_begins(reason);
         let (regenerations, policy) = (Arc::clone(&self.regenerations), self.policy);
         let environment = &regenerations.environment;
-        // Without a lease, the database has not told the time.
+        // Without a lease there is no time of the database's, and the process's clock has to do.
         let began = fence.map_or_else(|| environment.store.wall_clock(), Fence::acquired_at);
         Box::pin(async move {
             let (generated, inherited) = match (&mut task).await {

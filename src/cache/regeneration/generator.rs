@@ -1,19 +1,19 @@
-//! The generator that a request brings.
+//! The generator that a request brings along, in case that it has to start a regeneration.
 
 use std::{pin::Pin, sync::Arc};
 
 use crate::cache::{Generated, Page};
 
-/// A run of the generator.
+/// One run of the generator, ready to be polled.
 pub(crate) type Generator = Pin<Box<dyn Future<Output = Generated> + Send>>;
 
 /// The generator that a request brings.
 pub(crate) struct Generate {
-    /// The run; `None` once it has been started.
+    /// The run. `None` once it has been started, as it is moved out.
     pub(crate) run: Option<Generator>,
     /// The name of the layer, for events.
     pub(crate) layer: Arc<str>,
-    /// Returns false for a stored version that the caller cannot read, as the type of its value has
-    /// changed.
+    /// Says whether the caller can read a stored version. It cannot where the type of its value has changed.
+    /// `None` means that it can read any.
     pub(crate) readable: Option<fn(&Page) -> bool>,
 }

@@ -117,8 +117,8 @@ pub(crate) enum Input<B> {
         granted: bool,
     },
     Probed(ProbeResult<B>),
-    /// The lease was acquired with this fence; `None`: the lock is held, in cooldown, or its fence is
-    /// another one than the one seen.
+    /// The attempt to acquire the lease has ended. With a fence it has succeeded. `None` means that the lock
+    /// is held or in cooldown, or that its fence is not the one that was named.
     Acquired(Option<Fence>),
     Generated(Generated<Arc<Page<B>>>),
     /// The publish was carried out. It is not accepted if the lease was lost, or if a renewal found
@@ -151,11 +151,11 @@ pub(crate) enum Input<B> {
 pub(crate) struct ProbeResult<B> {
     pub(crate) stored: Stored<B>,
     pub(crate) lock: LockState,
-    /// The latest epoch.
+    /// The latest epoch in the database.
     pub(crate) epoch: Epoch,
 }
 
-/// The stored version, as far as its fence is greater than the fence asked about.
+/// The stored version, if its fence is greater than the one in the question.
 #[derive(Clone, Debug)]
 pub(crate) enum Stored<B> {
     NoNewer,
@@ -197,8 +197,8 @@ pub(crate) enum Generated<T> {
 pub(crate) enum Action<B> {
     /// Take a permit, without a wait. Ends with [`Input::Permit`].
     TakePermit,
-    /// Ask the store for a version with a greater fence than `known`, and for the state of the
-    /// lock. Ends with [`Input::Probed`] or [`Input::StoreFailed`].
+    /// Ask the store for a version with a greater fence than `known`, and for the state of the lock. Ends
+    /// with [`Input::Probed`] or [`Input::StoreFailed`].
     Probe { known: Fence },
     /// Acquire the lease, provided that the lock's fence is still `seen`: a publish since then has
     /// changed the fence. Ends with [`Input::Acquired`] or [`Input::StoreFailed`].
@@ -206,16 +206,15 @@ pub(crate) enum Action<B> {
     /// Run the generator, with or without a lease. The version's metadata has `snapshot`. Ends with
     /// [`Input::Generated`]; the next action cancels a generator that still runs.
     Generate { snapshot: Snapshot, reason: Reason },
-    /// Publish this version under the lease. `renews`: without sending the content, which is the
-    /// same as in the stored version with this fence. Ends with [`Input::Published`] or
-    /// [`Input::StoreFailed`].
+    /// Publish this version under the lease. With `renews`, the stored version of this fence has the same
+    /// content, which is then not sent again. Ends with [`Input::Published`] or [`Input::StoreFailed`].
     Publish {
         version: Version<B>,
         renews: Option<Fence>,
         keeping: Keeping,
     },
-    /// Release the lease, if there is one. No process can acquire the lock before `cooldown` is over.
-    /// `removes`: remove the stored version before the release. Ends with [`Input::Released`].
+    /// Release the lease, if there is one. No process can acquire the lock before `cooldown` is over. With
+    /// `removes`, the stored version is removed before the release. Ends with [`Input::Released`].
     Release { cooldown: Duration, removes: bool },
     /// Wait until a visitor waits, for this time at most. Ends with [`Input::VisitorWaits`] or
     /// [`Input::NobodyWaits`].
@@ -230,9 +229,9 @@ pub(crate) enum Action<B> {
 }
 
 impl<B> Action<B> {
-    /// Returns true for an action that runs on the regeneration's permit. A publish may take long, and a wait
-    /// for another process costs nothing here. A permit that a request of the application has lent stays
-    /// with that request.
+    /// Returns true for an action that occupies one of the process's permits. Publishing may take long, and
+    /// waiting for another process costs nothing here, so neither does. A permit that a request of the
+    /// application has brought stays with that request.
     pub(crate) fn needs_permit(&self) -> bool {
         matches!(
             self,
@@ -248,14 +247,15 @@ pub(crate) struct Keeping {
     pub(crate) interval: Duration,
     /// The time until the row may be pruned.
     pub(crate) retention: Duration,
-    /// False: a visitor may have invented the key, and the row goes first when the store is full.
+    /// False if a visitor may have invented the key. Such a row goes first when the store is full.
     pub(crate) is_lasting: bool,
 }
 
-/// The output of a transition. `None`: unchanged.
+/// The output of a transition. The driver carries the fields out in this order. A field that is `None` leaves
+/// its part as it is.
 #[derive(Clone, Debug)]
 pub(crate) struct Output<B> {
-    /// The lease of another process that this process has found.
+    /// A lease of another process that was found, to be watched by the sync.
     pub(crate) peer_lease: Option<PeerLease>,
     /// The new entry of the memory tier.
     pub(crate) entry: Option<CacheEntry<B>>,
@@ -274,22 +274,23 @@ pub(crate) struct Conclusion {
     pub(crate) outcome: Outcome,
     pub(crate) failure: Option<Failure>,
     pub(crate) serves_old: bool,
-    /// The time until another try, after a failure.
+    /// The time in which no process tries again after a failure.
     pub(crate) cooldown: Duration,
 }
 
 #[derive(Clone, Debug)]
 #[cfg_attr(test, derive(Hash))]
 pub(super) enum State<B> {
-    /// The process may not know all invalidations yet.
+    /// Nothing has happened yet. The process may not even know all invalidations from before its start.
     Starting,
-    /// `store_failed`: the process could not learn the invalidations.
+    /// The driver takes a permit. With `store_failed`, the process could not learn the invalidations.
     TakingPermit {
         store_failed: bool,
     },
-    /// The store is asked for a newer version and for the state of the lock.
+    /// The store is being asked for a newer version and for the state of the lock.
     Probing,
-    /// `probed`: the epoch in the answer to the probe; `None`: no probe was needed.
+    /// The lease is being acquired. `probed` is the epoch in the answer to the probe, or `None` if there was
+    /// no probe.
     Acquiring {
         probed: Option<Epoch>,
     },
@@ -298,7 +299,7 @@ pub(super) enum State<B> {
         since: Tick,
         until: Tick,
     },
-    /// The pause is over, which began at `since`.
+    /// The pause that began at `since` is over. Another sync is worth it only if a visitor still waits.
     AwaitingVisitor {
         since: Tick,
     },
@@ -338,13 +339,13 @@ impl<B> State<B> {
 #[derive(Clone, Debug)]
 pub(super) struct Publishing<B> {
     pub(super) new: Version<B>,
-    /// The last statement renews the stored version.
+    /// The statement under way renews the stored version; otherwise it sends the content.
     pub(super) renews: bool,
     /// The number of tries that the store has not answered.
     pub(super) failed_tries: u32,
     /// Visitors have the new version from memory, although the publish has not succeeded.
     pub(super) served_unsaved: bool,
-    /// The time of the next try; `None`: a statement is under way.
+    /// The time of the next attempt. `None` while a statement is under way.
     pub(super) retry_at: Option<Tick>,
 }
 
@@ -376,7 +377,7 @@ pub(crate) struct Regeneration<B> {
     /// The end of a cooldown that began while the store did not answer. Until then, the generator
     /// runs only if the store answers.
     pub(super) cooldown: Option<(Tick, Arc<Meta>)>,
-    /// The reason for which the last response was not stored, if it was not.
+    /// If the last response was not stored: why.
     pub(super) hit_for_pass: Option<Bypass>,
     pub(super) request: LeaderRequest,
 }
@@ -417,7 +418,8 @@ impl<B: SameContent> Regeneration<B> {
             None => {}
         }
         let mut transition = Transition::new(&mut regeneration, context);
-        // A visitor who demands a regeneration waits for what the store says about the cooldown.
+        // A visitor who demands a regeneration does not take this process's word for a cooldown, and waits
+        // for what the store says.
         if request.is_requested || transition.local_cooldown().is_none() {
             transition.show(Progress::Probing);
         }
@@ -501,7 +503,7 @@ impl<'a, B: SameContent> Transition<'a, B> {
     }
 
     fn on(&mut self, input: Input<B>) {
-        // Each arm sets the next state. An arm that panicked would leave an ended machine.
+        // Each arm sets the next state. If one panicked, the machine would have ended.
         let state = mem::replace(&mut self.machine.state, State::Ended);
         match (state, input) {
             (State::Ended, _) => {}
@@ -626,7 +628,7 @@ impl<'a, B: SameContent> Transition<'a, B> {
             }
             (State::Releasing { .. }, Input::Released) => self.end(),
 
-            // The input comes too late.
+            // The input is late, and changes nothing.
             (state, _) => self.machine.state = state,
         }
     }
@@ -641,7 +643,7 @@ impl<'a, B: SameContent> Transition<'a, B> {
         self.enter(State::Ended, Action::End);
     }
 
-    // The way to the generator: permit, probe, lease, and the wait for another process.
+    // First the way to the generator: the permit, the probe, the lease, and the wait for another process.
 
     fn take_permit(&mut self, store_failed: bool) {
         self.enter(State::TakingPermit { store_failed }, Action::TakePermit);
@@ -715,7 +717,7 @@ impl<'a, B: SameContent> Transition<'a, B> {
                 until,
             });
             if self.is_servable_to_leader() {
-                // The sync tells when to ask again.
+                // The sync tells when it is worth asking again.
                 self.keep_old(Outcome::HeldByPeer, Duration::ZERO);
             } else {
                 self.wait_for_peer();
@@ -723,7 +725,7 @@ impl<'a, B: SameContent> Transition<'a, B> {
         } else if shows_stale {
             self.keep_old(Outcome::Cooldown, remaining);
         } else {
-            // A regeneration of any process has failed.
+            // The lock is in cooldown, because a regeneration of some process has failed.
             if self.grant_error_grace(remaining) {
                 self.serve_old(remaining, Pause::Cooldown);
             } else {
@@ -809,7 +811,7 @@ impl<'a, B: SameContent> Transition<'a, B> {
         Some((until, meta))
     }
 
-    // The generator, and the way to the end.
+    // Then the generator, and the way to the end.
 
     fn generate(&mut self, lease: Option<Fence>, snapshot: Snapshot) {
         if !self.show_stale(true) {
@@ -906,7 +908,7 @@ impl<'a, B: SameContent> Transition<'a, B> {
         }
         let recheck = match lease {
             Some(_) => cooldown,
-            // The store may have a version.
+            // The store did not answer, and may have a version: it is asked again soon.
             None => cooldown.min(RECHECK_INTERVAL),
         };
         if serves_old {
@@ -946,7 +948,8 @@ impl<'a, B: SameContent> Transition<'a, B> {
 
     fn publish(&mut self, lease: Option<Fence>, began: Tick, page: Arc<Page<B>>) {
         let newest = self.machine.newest.as_ref();
-        // The age counts from the first try, whose answer may be lost.
+        // The age counts from the first attempt, as that one may have been carried out although its answer
+        // was lost.
         let mut new = Version::new(
             page,
             Fence::NONE,
@@ -1032,7 +1035,7 @@ impl<'a, B: SameContent> Transition<'a, B> {
 
     fn publish_refused(&mut self, publishing: Publishing<B>) {
         if publishing.renews {
-            // Another version is stored than the one with the same content.
+            // What is stored now is not the version with the same content, so the content has to be sent.
             return self.send_as(None, publishing);
         }
         // Another process has published a version, or soon will.
@@ -1097,10 +1100,10 @@ impl<'a, B: SameContent> Transition<'a, B> {
         self.enter(releasing, Action::Release { cooldown, removes });
     }
 
-    // What memory, the visitors and the log get.
+    // And last, what memory, the visitors and the log get of it.
 
-    /// Returns the epoch and revision that a generator sees that begins now. `probed`: the epoch in
-    /// the store's last answer.
+    /// Returns the snapshot for a generator that begins now. `probed` is the epoch in the store's last
+    /// answer.
     fn snapshot(&self, probed: Epoch) -> Snapshot {
         Snapshot {
             epoch: self.machine.latest_epoch(self.context).max(probed),
@@ -1113,7 +1116,7 @@ impl<'a, B: SameContent> Transition<'a, B> {
         newest.map(|version| version.freshness(self.context))
     }
 
-    /// Returns true if the newest version may be served to visitors without wishes of their own.
+    /// Returns true if the newest version may be served to a visitor who has no wishes of their own.
     fn is_servable(&self) -> bool {
         self.freshness().is_some_and(Freshness::is_servable)
     }

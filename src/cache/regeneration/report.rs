@@ -1,4 +1,5 @@
-//! What the log, the subscribers and the history of a page get of its regeneration.
+//! What the log, the subscribers and the history of a page get to know of its regeneration. It observes the
+//! driver and influences nothing.
 
 use std::{
     sync::Arc,
@@ -39,7 +40,7 @@ impl RegenerationReport {
 }
 
 impl Driver {
-    /// Takes what an input tells, before the machine decides about the input.
+    /// Notes what an input says, before the machine decides about it.
     pub(super) fn observe(&mut self, input: &Input) {
         match input {
             Input::Probed(ProbeResult { lock, .. }) => {

@@ -1,5 +1,7 @@
-//! A visit that memory cannot answer: it starts a regeneration or joins the running one, and waits as
-//! long as [`Progress::wait`](super::waiting::Progress::wait) says.
+//! A visit: what a request does that memory cannot answer. It starts a regeneration or joins the running one,
+//! and waits for as long as [`Progress::wait`](super::waiting::Progress::wait) says.
+//!
+//! [`Regenerations::join`] is the only place at which a regeneration starts.
 
 use std::sync::Arc;
 
@@ -37,7 +39,7 @@ pub(crate) struct VisitOptions {
     pub(crate) is_kept_briefly: bool,
 }
 
-/// The end of a visit.
+/// The result of a visit.
 pub(crate) struct Visited {
     pub(crate) answer: Answer,
     /// The request was the one that started the regeneration.
@@ -46,12 +48,12 @@ pub(crate) struct Visited {
 
 /// A visitor's place at a regeneration.
 enum Joined {
-    /// At this one. `leads`: the visitor has started it.
+    /// The visitor watches this regeneration. With `leads`, the visitor has started it.
     Watches {
         progress: watch::Receiver<Progress>,
         leads: bool,
     },
-    /// At none.
+    /// The visitor has an answer at once.
     Answered(Answer),
 }
 
@@ -105,7 +107,7 @@ impl Regenerations {
                         }
                     }
                     Next::Restart(until) => {
-                        // Until the regeneration is over: its channel closes then.
+                        // The channel closes when the regeneration is over.
                         let end = async { while progress.changed().await.is_ok() {} };
                         if timeout(until - context.now, end).await.is_ok() {
                             continue 'restart;
@@ -128,8 +130,8 @@ impl Regenerations {
         let run = parts::current();
         let inherited_permit = run.as_ref().and_then(|run| run.permit(self.site()));
         visitor.has_permit = inherited_permit.is_some();
-        // What ends with this block does so after the lock: the last reference to a version drops a
-        // value of the application's.
+        // What is dropped at the end of this block is dropped after the lock: the last reference to a version
+        // drops a value of the application's.
         let (entry, mut running);
         running = self.running.lock();
         if let Some(progress) = running.joinable.get(key) {
@@ -138,8 +140,8 @@ impl Regenerations {
                 leads: false,
             };
         }
-        // A regeneration may have ended since the first lookup. The driver writes to memory before the
-        // key leaves the list.
+        // Memory is asked once more, under the lock: a regeneration may have ended since the first lookup,
+        // and the driver writes to memory before the key leaves the list.
         entry = self.memory.get(key);
         let context = self.environment.context(key, policy);
         let is_busy = || self.peer_leases.contains(key, context.now);

@@ -1,4 +1,8 @@
-//! The waits of visitors for a regeneration.
+//! How long a visitor waits for a regeneration, and for what: [`Progress`] is what the machine shows of it,
+//! and [`Progress::wait`] decides. It is a function of values, like the machine.
+//!
+//! The promise that is kept here: while a version may be served, only the leader waits, and no longer than
+//! the policy's soft timeout.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,7 +14,7 @@ use crate::{
     event::Bypass,
 };
 
-/// The progress of a regeneration, for the waiting visitors.
+/// What waiting visitors observe of a regeneration.
 #[derive(Clone, Debug)]
 #[cfg_attr(test, derive(Hash))]
 pub(crate) enum Progress<B> {
@@ -36,7 +40,7 @@ pub(crate) enum Progress<B> {
     Done(Answer<B>),
 }
 
-/// The next action of a visitor.
+/// What a visitor does next.
 #[derive(Clone, Debug)]
 pub(crate) enum Next<B> {
     Answer(Answer<B>),
@@ -68,7 +72,7 @@ impl<B: Clone> Progress<B> {
             Self::Done(answer) => return Next::Answer(answer.clone()),
             // The statement's limit ends the probe, unless the runtime of the leader has stopped.
             Self::Probing if leads => limit(policy.timeout.max(context.statement_timeout)),
-            // The store may have a version.
+            // There may be a version in the store, so the wait is at least as long as the store may take.
             Self::Probing => limit(policy.first_wait.max(context.store_patience)),
             Self::Stale {
                 version,
@@ -81,7 +85,7 @@ impl<B: Clone> Progress<B> {
                 };
                 let soft = limit(policy.soft_timeout.min(patience));
                 match (version.freshness_for(context, visitor.min_epoch), leads) {
-                    // The promise: only the leader waits while a version may be served.
+                    // This is the promise: while a version may be served, only the leader waits.
                     (Freshness::Fresh | Freshness::Stale, leads) => {
                         if !leads || context.now >= soft {
                             return Next::Answer(Answer::Version(version.clone()));

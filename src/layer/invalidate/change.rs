@@ -1,4 +1,7 @@
-//! A request that may change the data of pages.
+//! The guard of a request that may change the data of pages.
+//!
+//! Invariant: a change that may have happened is never without its invalidation. Where nobody learns the
+//! outcome, because the client has left or the service has panicked, the drop of the guard invalidates.
 
 use std::sync::Arc;
 
@@ -32,7 +35,7 @@ pub(super) fn names(tags: &[String]) -> Vec<String> {
 pub(in crate::layer) struct Change {
     cache: Arc<Cache>,
     names: Vec<String>,
-    /// A shutdown waits until the change is settled. `None`: it is.
+    /// While this is there, a shutdown waits. `None` means that the change is settled.
     token: Option<TaskTrackerToken>,
 }
 

@@ -1,4 +1,8 @@
-//! The limit on the number of keys that a layer stores.
+//! The limit on the number of keys that a layer stores. A visitor can invent any number of keys, and each
+//! would be a row, a lock and an entry in memory.
+//!
+//! Two sets of hashes count the keys of the last hour: those that were asked for once, and those that were
+//! asked for again. What a visitor invents and asks for once takes no room of the second kind.
 
 use std::{collections::HashSet, hash::BuildHasher, sync::Mutex};
 
@@ -63,7 +67,7 @@ pub(super) enum Admitted {
     Stored,
     /// The key is stored, and its row is pruned soon, as keys were refused lately.
     Briefly,
-    /// The service itself answers.
+    /// The key is not stored, and the service itself answers.
     No,
 }
 

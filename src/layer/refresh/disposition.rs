@@ -1,4 +1,5 @@
-//! The treatment of a response.
+//! What becomes of a generated response, by its status and its headers: content to store, a bypass, or a
+//! failure. It is decided in one place, for the layer and for explanations.
 
 use std::borrow::Cow;
 
@@ -17,16 +18,17 @@ use crate::{
 /// The treatment of a response, by its head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disposition {
-    /// Stored.
+    /// The response is stored and served.
     Content,
-    /// The response is given to no visitor: the service itself answers each request.
+    /// The response is given to no visitor: the service itself answers each request, for this reason.
     Pass(Bypass),
     /// The response is not stored, and an old version stays. If no version may be served, the waiting
     /// visitors get the response if it is shareable, and a 503 otherwise.
     Failure { shareable: bool },
 }
 
-/// Decides the treatment. `from_headers`: the response's own freshness headers decide.
+/// Decides what becomes of a response. With `from_headers`, the response's own freshness headers decide
+/// whether it may be stored.
 pub(super) fn disposition(head: &Parts, key: &Key, from_headers: bool) -> Disposition {
     let (status, headers) = (head.status, &head.headers);
     let unshareable =

@@ -1,5 +1,6 @@
-//! Finds requests with extensions of unknown types, by their number, and copies shared extensions
-//! for the generator.
+//! The extensions of requests that a layer knows. An extension may identify its visitor, so a request with
+//! one that nobody has declared bypasses the cache. Extensions cannot be listed by type, so the layer
+//! compares numbers.
 
 use std::any::{TypeId, type_name};
 
@@ -24,7 +25,7 @@ struct KnownType {
     name: &'static str,
     /// Returns the number of extensions that the type stands for in a request.
     count: fn(&Extensions) -> usize,
-    /// Copies the extension into the generator's request; `None`: the extension is not copied.
+    /// Copies the extension into the generator's request, if it is shared.
     share: Option<fn(&Extensions, &mut Extensions)>,
     /// The application has declared the type.
     declared: bool,
@@ -33,7 +34,7 @@ struct KnownType {
 impl KnownType {
     fn new<T: Clone + Send + Sync + 'static>(shared: bool) -> Self {
         let share: fn(&Extensions, &mut Extensions) = |visitor, generator| {
-            // The routing's own extensions are those of the generator's request.
+            // Extensions that the routing adds are the generator's request's own already.
             if let (Some(extension), None) = (visitor.get::<T>(), generator.get::<T>()) {
                 generator.insert(extension.clone());
             }
@@ -118,8 +119,8 @@ impl KnownTypes {
         false
     }
 
-    /// Returns the names of the types in a request that nobody has declared. All names, if the layer
-    /// knows each by its name: then one of them is of another release of its crate.
+    /// Returns the names of the types in a request that nobody has declared. If each name is known, it
+    /// returns all of them: one of the types is then of another release of its crate.
     pub(super) fn undeclared(&self, extensions: &Extensions) -> Vec<String> {
         let known = self.0.iter().map(|it| it.name.to_owned());
         #[cfg(feature = "axum")]

@@ -22,7 +22,7 @@ use crate::{
     layer::{body::read, future::oneshot as call},
 };
 
-/// The most bytes of a failed response that are logged.
+/// The number of bytes of a failed response that the log shows.
 const SHOWN_BODY_BYTES: usize = 200;
 
 /// One run of the service as a generator.

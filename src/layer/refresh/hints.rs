@@ -1,4 +1,5 @@
-//! Warnings about a misused layer, each logged once.
+//! Warnings about a layer that is used in a way that its author probably does not want. Each is logged once
+//! for a layer, and says what to write instead.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 

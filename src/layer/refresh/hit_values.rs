@@ -1,4 +1,5 @@
-//! The values of the headers that Perennial adds to a stored response.
+//! The values of the headers that Perennial adds to a stored response. Many versions have the same age in a
+//! second, so each thread keeps the values that it has made, and a hit mostly finds them.
 
 use std::{
     cell::RefCell,
@@ -53,13 +54,13 @@ pub(super) struct HitValues {
     pub(super) date: Option<HeaderValue>,
     /// The date in seconds since 1970; zero without one.
     pub(super) date_seconds: i64,
-    /// `None`: `no-cache`.
+    /// `None` stands for `no-cache`.
     pub(super) cache_control: Option<HeaderValue>,
     pub(super) cache_status: HeaderValue,
 }
 
 impl HitValues {
-    /// Applies a function to the values. `age`: the exact age of the version.
+    /// Applies a function to the values. `age` returns the exact age of the version.
     pub(super) fn with<T>(
         hit: HitTimes,
         age: impl Fn() -> Duration,
@@ -74,7 +75,7 @@ impl HitValues {
                 _ => take(place.insert(Self::new(hit, age()))),
             }
         });
-        // The thread is ending.
+        // If the thread is ending, its values are gone.
         cached.unwrap_or_else(|_| take(&Self::new(hit, age())))
     }
 

@@ -156,8 +156,8 @@ impl Key {
         })
     }
 
-    /// Returns the key of a URI without its variant. `None`: the URI alone does not give the key,
-    /// or has no path.
+    /// Returns the key of a URI without its variant, or `None` if the URI alone does not give the key, or has
+    /// no path.
     pub(super) fn of_uri<'a>(&self, uri: &'a Uri) -> Option<Cow<'a, str>> {
         match &self.base {
             Base::Uri(query) => key::of_uri(uri, query),
@@ -165,7 +165,7 @@ impl Key {
         }
     }
 
-    /// Returns the key of a request. `None`: the request has no key, or one that is too long, and
+    /// Returns the key of a request. `None` means that the request has no key, or one that is too long, and
     /// bypasses the cache.
     #[inline]
     pub(super) fn of<'a>(&'a self, parts: &'a Parts) -> Option<Resource<'a>> {
@@ -203,7 +203,7 @@ impl Key {
         })
     }
 
-    /// Returns the parts of the key for the host and the headers. `None`: the request has no host.
+    /// Returns the parts of the key for the host and the headers, or `None` if the request names no host.
     pub(super) fn variant(&self, uri: &Uri, headers: &HeaderMap) -> Option<String> {
         let mut variant = String::new();
         if self.host {

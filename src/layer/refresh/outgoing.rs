@@ -36,8 +36,8 @@ pub(super) fn leave_out<B>(response: &mut Response<ResponseBody<B>>) {
         headers.remove(header::LAST_MODIFIED);
     }
     *response.status_mut() = StatusCode::NOT_MODIFIED;
-    // Of known length, so that no outer layer compresses it. Axum then adds `Content-Length: 0`,
-    // which no client takes over from a 304 (RFC 9111 §3.2).
+    // The length is known, so that no outer layer compresses it. Axum then adds `Content-Length: 0`, which no
+    // client takes over from a 304 (RFC 9111 §3.2).
     *response.body_mut() = ResponseBody::default();
 }
 
@@ -58,7 +58,7 @@ pub(super) fn allow_cdn(headers: &mut HeaderMap, hit: HitTimes, limit: Duration)
     let fresh = hit.ttl.max(0).unsigned_abs().min(limit.as_secs());
     let value = match fresh {
         0 => HeaderValue::from_static("no-cache"),
-        // As `max-age` counts from the generation.
+        // Like `max-age`, this counts from the generation.
         fresh => ascii(format!("max-age={}", hit.age.saturating_add(fresh))),
     };
     headers.entry(header::CDN_CACHE_CONTROL).or_insert(value);
@@ -109,7 +109,7 @@ pub(super) fn shorten<B>(
     *response.body_mut() = ResponseBody::stored(body.slice(part));
 }
 
-/// Returns the stored response with these headers. `head`: without the body.
+/// Returns the stored response with these headers, and for a HEAD without the body.
 #[inline]
 pub(super) fn give<B>(
     stored: &Response<Bytes>,

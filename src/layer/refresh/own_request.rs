@@ -54,7 +54,7 @@ impl OwnRequest {
         }
     }
 
-    /// Returns the extension of a request of the application; `None`: the request is a visitor's.
+    /// Returns the extension of a request of the application, or `None` if the request is a visitor's.
     #[inline]
     pub(super) fn of(extensions: &Extensions) -> Option<&Self> {
         extensions.get()
@@ -64,7 +64,7 @@ impl OwnRequest {
         self.purpose
     }
 
-    /// Returns the layer's answer; `None`: no layer has answered.
+    /// Returns the layer's answer, or `None` if no layer has answered.
     pub(crate) fn served(&self) -> Option<Served> {
         // A visitor with an old version gets no failure.
         if self.answers.has_failed.load(Relaxed) {
@@ -73,7 +73,7 @@ impl OwnRequest {
         *locked(&self.answers.served)
     }
 
-    /// Returns the layer's explanation; `None`: no layer has answered.
+    /// Returns the layer's explanation, or `None` if no layer has answered.
     pub(crate) fn explanation(&self) -> Option<Result<Explanation, Error>> {
         locked(&self.answers.explanation).take()
     }
@@ -96,7 +96,7 @@ impl OwnRequest {
 
     /// Runs a generator of this request, and notes its failure.
     pub(super) async fn watch(self, generator: impl Future<Output = Generated>) -> Generated {
-        // Until the generator ends: a panic and a timeout end it without a result.
+        // This holds until the generator ends: a panic or a timeout ends it without a result.
         self.answers.has_failed.store(true, Relaxed);
         let generated = generator.await;
         let has_failed = matches!(generated, Generated::Failed(_));

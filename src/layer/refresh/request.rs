@@ -1,4 +1,8 @@
-//! The resource of a request, and the generator's request.
+//! From a visitor's request to its resource, or to the reason for a bypass; and from a resource to the
+//! generator's request.
+//!
+//! Invariant: the generator's request is built from the key, and never from the visitor's request, so that
+//! nothing of a visitor gets into a page but what the key and the shared extensions have.
 
 use std::{
     borrow::Cow,
@@ -165,7 +169,7 @@ pub(super) fn key_of_original<'a>(parts: &Parts, seen: Cow<'a, str>) -> Cow<'a, 
     }
     let original = original.path();
     let first = normal(original, Part::Path);
-    // The usual case.
+    // This is the case of most requests.
     if original == parts.uri.path() && matches!(first, Cow::Borrowed(_)) {
         return seen;
     }

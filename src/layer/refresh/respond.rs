@@ -23,7 +23,7 @@ use crate::{
     layer::{RefreshLayer, ResponseBody},
 };
 
-/// How a request came to the service.
+/// How a request came to the service, for `Cache-Status`.
 #[derive(Clone, Copy)]
 pub(super) struct Forwarded {
     pub(super) why: Forward,
@@ -42,10 +42,11 @@ impl Forwarded {
 }
 
 impl RefreshLayer {
-    /// Returns the response to a request. The error: the reason for a bypass. `Cache-Status`
-    /// reports a version as a hit, unless this process has generated the version since `arrived`.
-    /// For such a version and for a failed response, `Cache-Status` has what `forwarded` says. A version that
-    /// has replaced another one has `fwd=stale`.
+    /// Makes the response of an answer, or returns the reason why the service itself has to answer.
+    ///
+    /// `Cache-Status` reports a version as a hit, unless this process has generated it since `arrived`. For
+    /// such a version, and for a failed response, it says what `forwarded` says. A version that has replaced
+    /// another one has `fwd=stale`.
     pub(super) fn respond<B>(
         &self,
         answer: Answer,
@@ -100,8 +101,8 @@ impl RefreshLayer {
         Ok(response)
     }
 
-    /// Returns a version for a request. `made`: the version was generated for the request. `own_request`: the
-    /// request is the application's.
+    /// Makes the response of a version. `made` says that the version was generated for this request, and
+    /// `own_request` that the request is the application's.
     pub(super) fn give<B>(
         &self,
         version: &Version,
@@ -232,7 +233,8 @@ impl RefreshLayer {
         matched(extensions).unwrap_or("other").into()
     }
 
-    /// Counts a request by the terms of its `Cache-Status`. `own_request`: the request is the application's.
+    /// Counts a request as its `Cache-Status` tells it. `own_request` is there for a request of the
+    /// application.
     #[inline]
     pub(super) fn served(&self, how: Handling, own_request: Option<&OwnRequest>) {
         self.cache.observer().counters().served(how.served());

@@ -52,8 +52,8 @@ impl DroppedTypes {
         }
     }
 
-    /// Returns the names of the types in a response that nobody has declared and that the layer does
-    /// not know. Empty: the response can be stored without its extensions.
+    /// Returns the names of the types in a response that nobody has declared and that the layer does not
+    /// know. If there are none, the response can be stored without its extensions.
     pub(super) fn undeclared(&self, extensions: &Extensions) -> Vec<String> {
         let internal = [Dropped::new::<Tags>(), Dropped::new::<RefreshAfter>()];
         let known = internal

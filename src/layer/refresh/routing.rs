@@ -79,9 +79,9 @@ fn is_routed(extensions: &Extensions) -> bool {
     extensions.get::<OriginalUri>().is_some()
 }
 
-/// Returns the extensions that the route of a visitor's request gives to a request for `uri`,
-/// without any extension of the visitor's. `None`: neither a router with one route nor one with one
-/// nesting gives the visitor's `MatchedPath` and `NestedPath`.
+/// Returns the extensions that the route of a visitor's request gives to a request for `uri`, without any
+/// extension of the visitor's. `None` means that neither a router with one route nor one with one nesting
+/// gives the visitor's `MatchedPath` and `NestedPath`.
 pub(super) fn routed(visitor: &Extensions, uri: &Uri) -> Option<Extensions> {
     let matched = visitor.get().map(MatchedPath::as_str);
     let nested = visitor.get().map(NestedPath::as_str);
@@ -110,8 +110,8 @@ pub(super) fn routed(visitor: &Extensions, uri: &Uri) -> Option<Extensions> {
     is_same.then_some(routed)
 }
 
-/// Returns the path of a route. `None`: the path has something after its wildcard. Then a router is
-/// the service of a route with a wildcard, and axum has joined the paths of both.
+/// Returns the path of a route, or `None` if it has something after its wildcard. That is a router which is
+/// the service of a route with a wildcard, where axum has joined the paths of both.
 fn single(route: &str) -> Option<&str> {
     let wildcard = route.find("{*").map_or("", |at| &route[at..]);
     (!wildcard.contains('/')).then_some(route)

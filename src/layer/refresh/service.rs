@@ -103,7 +103,7 @@ where
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let Shared { layer, .. } = &*self.0;
         let (mut parts, body) = request.into_parts();
-        // `None`: the request is a visitor's.
+        // `None` means that the request is a visitor's.
         let purpose = OwnRequest::of(&parts.extensions).map(OwnRequest::purpose);
         if explain::is_asked(&mut parts, layer, purpose) {
             return ResponseFuture::waiting(explain::explain(layer.clone(), parts));
@@ -182,7 +182,7 @@ where
                     run.clone(),
                 );
                 match run {
-                    // What this starts belongs to the run, in whichever task it is polled.
+                    // What this visit starts belongs to the run, whichever task polls it.
                     Some(run) => ResponseFuture::waiting(run.carry_out(visit)),
                     None => ResponseFuture::waiting(visit),
                 }
@@ -261,8 +261,8 @@ where
     change.settle(response, named).await
 }
 
-/// Answers a request that memory cannot answer. `is_kept_briefly`: see [`VisitOptions`]. `own`: the
-/// visitor's own changes. `run`: the generator that sends the request.
+/// Answers a request that memory cannot answer. `is_kept_briefly` is that of [`VisitOptions`], `author` has
+/// the visitor's own changes, and `run` is the generator that sends the request, if one does.
 async fn visit<S, ReqBody, ResBody>(
     shared: Arc<Shared<S>>,
     (parts, body, resource): (Parts, ReqBody, Resource<'static>),
@@ -292,7 +292,7 @@ where
             Err(why) => return pass(shared, (parts, body), Forward::Bypass, why).await,
         }
     }
-    // Called for the request alone that starts the regeneration.
+    // Called only for the request that starts the regeneration.
     let generate = || {
         let request = match prepared.take() {
             Some(request) => request,

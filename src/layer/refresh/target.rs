@@ -5,7 +5,7 @@ use perennial_store::http_util::host;
 
 use crate::{cache::Target, layer::refresh::keying::Key};
 
-/// The host of such a request. `None`: a request of HTTP/1.0 without a host.
+/// The host of such a request, or `None` for a request of HTTP/1.0 that names none.
 pub(in crate::layer) struct RequestHost(Option<Authority>);
 
 impl RequestHost {
@@ -25,7 +25,9 @@ impl RequestHost {
         names.collect()
     }
 
-    /// Returns a URI or an absolute path of the request's host. A relative path names nothing here.
+    /// Parses `reference` if it is a URI or an absolute path on the request's host. A relative reference,
+    /// such as `a` or `../b`, is not resolved and yields `None`: which resource it means depends on the
+    /// client's reading of the request.
     fn same_host_uri(&self, reference: &str) -> Option<Uri> {
         let uri: Uri = if reference.starts_with("//") {
             format!("http:{reference}").parse().ok()?

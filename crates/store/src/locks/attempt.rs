@@ -77,7 +77,7 @@ impl LockAttempt {
         self
     }
 
-    /// Returns the lease; `None`: the lock was not free in time.
+    /// Returns the lease, or `None` if the lock was not free in time.
     #[doc(hidden)]
     pub async fn taken(&self) -> Result<Option<Lease>, Error> {
         let mut backoff = Backoff::for_locks().limit(self.wait);

@@ -33,15 +33,15 @@ pub struct Lease {
     /// Extends the lease, unless the caller does.
     extender: Option<AbortOnDropHandle<()>>,
     dropped: Dropped,
-    /// The try was sent twice. The database may carry one sending out after the end of the lease,
-    /// and the lock is then revoked.
+    /// The attempt was sent twice. The database may carry out one sending only after the end of the lease, so
+    /// the lock is revoked then.
     resent: bool,
 }
 
 /// The effect on the lock of dropping its lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Dropped {
-    /// Nothing: the lock has been released.
+    /// Nothing, as the lock has been released.
     Released,
     /// Releases the lock with this cooldown.
     Release(Duration),

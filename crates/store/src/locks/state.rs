@@ -1,5 +1,8 @@
-//! A process's knowledge of a lease, and the next step: functions of values, with the time as an
-//! argument.
+//! What a process knows about the time of its lease, and what it does next: functions of values, with the
+//! time as an argument.
+//!
+//! Invariant: a process counts a lease as held for no longer than the database does. Each extension counts
+//! from the time before it was sent, and never from the answer.
 
 use std::time::Duration;
 
@@ -30,9 +33,9 @@ impl LeaseSettings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Term {
     settings: LeaseSettings,
-    /// The time of the try that took the lock.
+    /// The time at which the attempt was made that took the lock.
     since: Instant,
-    /// The time until which the lease holds at least; `None`: the lease is lost.
+    /// The time until which the lease holds at least. `None` means that it is lost.
     until: Option<Instant>,
 }
 

@@ -16,7 +16,7 @@ use crate::error::Error;
 pub struct Connection<'c>(AnyConnection<'c>);
 
 enum AnyConnection<'c> {
-    /// No connection: for a build without a database.
+    /// There is no connection in a build without a database.
     #[allow(dead_code, reason = "is never made")]
     None(Infallible, PhantomData<&'c mut ()>),
     #[cfg(feature = "sqlite")]
@@ -93,7 +93,7 @@ pub async fn run_inside<DB: Driver>(
                 Err(error) => return Err(error),
             }
         }
-        // The server does not tell.
+        // The server does not say so itself.
         Dialect::MySql => connection.is_in_transaction(),
         _ => true,
     };

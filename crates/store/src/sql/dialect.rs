@@ -1,31 +1,32 @@
-//! The differences between the databases, apart from their [SQL](super::statements).
+//! The differences between the databases, apart from their [SQL](super::statements): how arguments are
+//! written, and what their error codes mean.
 
 use super::{run::Arg, statements::Dialect};
 use crate::name::hex;
 
-/// A database as Perennial uses it. The lists are codes of errors.
+/// The rules of a kind of database. Each list has the error codes that mean what its name says.
 pub struct DialectRules {
-    /// The SQL of most servers of the kind.
+    /// The dialect of most servers of this kind.
     pub dialect: Dialect,
-    /// Writes an argument into a statement, as a pooler in transaction mode requires; `None`:
+    /// Writes an argument into a statement, as a pooler in transaction mode requires. `None` means that
     /// arguments are bound.
     pub literal: Option<fn(Arg<'_>) -> String>,
-    /// The connection is a socket, which may be broken. SQLite's is none.
+    /// A connection is a socket, which may break. SQLite's is not.
     pub is_networked: bool,
-    /// Tables of the same names are not Perennial's.
+    /// There are tables of the same names that are not Perennial's.
     pub not_our_table: &'static [&'static str],
     /// A table is not there.
     pub no_such_table: &'static [&'static str],
-    /// Another process makes the tables at the same time.
+    /// Another process is making the tables at the same time.
     pub ddl_race: &'static [&'static str],
-    /// Nothing was done, as another statement was faster.
+    /// Nothing was done, because another statement was faster.
     pub contention: &'static [&'static str],
-    /// Perennial closes the connection: the server ends, is not the primary, or does not know the
-    /// outcome.
+    /// The connection is of no use any more, and is closed: the server is ending, is not the primary, or does
+    /// not know the outcome.
     pub connection_lost: &'static [&'static str],
-    /// Somebody has left the connection in a state in which the statement was not done.
+    /// Somebody has left the session in a state in which the statement was not done.
     pub unsuitable_session: &'static [&'static str],
-    /// The part of an error's message by which a guard (see `guard.rs`) fails.
+    /// The text in the error by which a guard (see `guard.rs`) fails.
     pub guard_failure: &'static str,
     /// The content is too large, its text cannot be encoded, or a constraint or trigger forbids the
     /// row.

@@ -9,7 +9,7 @@ use std::{
 
 use crate::locked;
 
-/// The time between two looks at the file.
+/// The shortest time between two checks of the file.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A database file that this process has opened.
@@ -18,16 +18,16 @@ pub(super) struct DatabaseFile {
     /// Which file was opened by this path.
     #[cfg(unix)]
     opened: Option<(u64, u64)>,
-    /// The time of the latest look.
+    /// The time of the latest check.
     checked_at: Mutex<Instant>,
-    /// The write-ahead log at the latest look at this process's descriptors.
+    /// The write-ahead log that the latest check of this process's descriptors has found.
     #[cfg(target_os = "linux")]
     log: Mutex<Option<(u64, u64)>>,
     lost: OnceLock<String>,
 }
 
 impl DatabaseFile {
-    /// `path`: of a file that is open.
+    /// Notes which file `path` is. The file is open.
     pub(super) fn new(path: &Path) -> Self {
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         Self {
@@ -79,7 +79,8 @@ impl DatabaseFile {
             let found = identity(Path::new(&log)).ok();
             let before = std::mem::replace(&mut *locked(&self.log), found);
             if found.is_some() && before == found {
-                // The same log as at the last look. To read all descriptors takes its time.
+                // This is the same log as at the last check. Reading all descriptors takes a while, so it is
+                // not done again.
                 return None;
             }
             let log = format!("{log} (deleted)");

@@ -34,21 +34,21 @@ pub(super) fn setting<'a>(settings: &'a Settings, name: &str) -> Option<&'a str>
 /// What precedes a statement on a connection of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Guard {
-    /// Nothing: only Perennial uses the connections.
+    /// Nothing, as only Perennial uses the connections.
     None,
     /// Other statements in the same text.
     Before(String),
     /// Settings of MariaDB for one statement.
     Settings(String),
-    /// A text of its own, in a round trip of its own: MySQL shows no statement that it is in a
+    /// A statement of its own, in a round trip of its own: MySQL lets no statement see that it is in a
     /// transaction.
     Apart(String),
 }
 
 impl Guard {
-    /// Returns the guard for a server. `is_shared`: others use the pool's connections, too.
-    /// `settings`: of the connection by which the site was opened. `limit`: the time limit of a
-    /// call, after which PostgreSQL and MariaDB also end the statement.
+    /// Returns the guard for a server. `is_shared` says that others use the pool's connections, too.
+    /// `settings` are those of the connection by which the site was opened. After `limit`, the time limit of
+    /// a call, PostgreSQL and MariaDB end the statement as well.
     pub(super) fn new(
         dialect: Dialect,
         is_shared: bool,
@@ -96,7 +96,7 @@ impl Guard {
         matches!(self, Self::Settings(_)) && codes.iter().any(|codes| has_code::<DB>(error, codes))
     }
 
-    /// Returns a statement that does nothing but fail where the guard does. `None`: the guard never
+    /// Returns a statement that does nothing but fail where the guard does, or `None` if the guard never
     /// fails.
     pub(super) fn alone<DB: Driver>(&self) -> Option<Statement> {
         let nothing = Statement::new(DB::RULES.dialect, "", "SELECT 1");
@@ -108,8 +108,8 @@ impl Guard {
     }
 }
 
-/// Returns a statement for a transaction of the application's, so that it fails outside of one and does
-/// nothing. `None`: the database cannot tell, or not within the statement.
+/// Returns a form of the statement that fails outside of a transaction, and does nothing there. `None` means
+/// that the database cannot tell, or not within the statement.
 pub(super) fn inside(dialect: Dialect, statement: &Statement) -> Option<Statement> {
     match dialect {
         Dialect::Postgres => Some(statement.with_text(|text| {
@@ -188,7 +188,8 @@ fn mariadb(settings: &Settings, limit: Duration) -> String {
     let database = database(settings).map_or("NULL".to_owned(), |name| {
         format!("'{}'", crate::name::hex(name.as_bytes()))
     });
-    // A little later than this process: by then nobody waits any more, and the server would go on.
+    // This is a little later than in this process. By then nobody waits any more, and the server would
+    // otherwise go on.
     let limit = limit
         .saturating_add(Duration::from_millis(100))
         .as_secs_f64();

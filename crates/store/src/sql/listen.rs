@@ -1,4 +1,4 @@
-//! PostgreSQL tells of invalidations by itself, where it is asked to: LISTEN and NOTIFY.
+//! LISTEN and NOTIFY: PostgreSQL can tell a process of invalidations at once, where the site asks for it.
 
 use sqlx::{PgPool, postgres::PgListener};
 use tokio::time::sleep;

@@ -1,4 +1,9 @@
 //! The store in SQL databases.
+//!
+//! `store/` carries out the operations of `calls.rs`, with the texts of `statements/`. `pool.rs` runs a
+//! statement on a connection of a pool, behind the guard of `guard.rs`; `connection.rs` and `outbox.rs` run
+//! one in the application's own transaction. `run.rs` is the only place that calls sqlx for a statement. What
+//! differs between databases is in `statements/` (texts) and `dialect.rs` (everything else).
 
 pub mod connection;
 pub mod dialect;

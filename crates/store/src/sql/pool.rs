@@ -1,4 +1,8 @@
-//! Pools, and the one place that runs a statement on a connection of a pool.
+//! Runs statements on the connections of a pool: borrows one, runs the statement behind its guard, gives the
+//! connection back or closes it, and tries again where that does no harm.
+//!
+//! Invariant: a connection that may be in a transaction, hold a lock, or be broken does not go back to the
+//! pool.
 
 use std::{
     convert::Infallible,
@@ -131,12 +135,12 @@ fn give_back<DB: Driver>(mut connection: PoolConnection<DB>, limit: Duration) {
     }
 }
 
-/// What is known of the server behind a pool, for all who use the pool.
+/// What is known about the server behind a pool. All users of the pool share it.
 #[derive(Debug)]
 pub struct Server {
     /// Others use the pool's connections, too, and leave them in any state.
     is_shared: bool,
-    /// The SQL to use whatever the server says it is, in tests.
+    /// The dialect to use whatever the server says it is. Tests set it.
     assumed: Option<Dialect>,
     /// The settings of the first connection that answered.
     settings: OnceCell<Settings>,
@@ -154,7 +158,7 @@ impl Server {
         }
     }
 
-    /// Returns the SQL of a server with these settings.
+    /// Returns the dialect of a server with these settings.
     fn dialect<DB: Driver>(&self, settings: &Settings) -> Dialect {
         self.assumed.unwrap_or_else(|| DB::dialect(settings))
     }
@@ -190,7 +194,7 @@ impl<DB: Driver> Connections<DB> {
         }
     }
 
-    /// Returns the SQL of the server.
+    /// Returns the dialect of the server.
     ///
     /// # Errors
     ///
@@ -228,7 +232,7 @@ impl<DB: Driver> Connections<DB> {
                 let mut borrowed = self.borrow().await?;
                 let read = settings_on::<DB>(borrowed.connection()).await;
                 let again = match &read {
-                    // Somebody may have left this one connection so.
+                    // Perhaps somebody has left only this one connection in that state.
                     Ok(settings) => self.server.is_shared && check(settings).is_err(),
                     Err(error) => is_broken::<DB>(error) || Guard::None.has_failed::<DB>(error),
                 };
@@ -259,7 +263,7 @@ impl<DB: Driver> Connections<DB> {
 
     async fn borrow(&self) -> Result<Borrowed<DB>, sqlx::Error> {
         let options = self.pool.connect_options();
-        // A database in memory is its connections' alone.
+        // A database in memory belongs to its connections, so that a new one would see another database.
         let can_connect_beside = DB::RULES.is_networked || DB::file(&options).is_some();
         let connection = if self.is_urgent && can_connect_beside {
             match timeout(URGENT_WAIT, self.pool.acquire()).await {
@@ -478,7 +482,7 @@ fn check(settings: &Settings) -> Result<(), Error> {
 
 #[derive(Clone, Debug)]
 pub enum AnyPool {
-    /// No pool: for a build without a database.
+    /// There is no pool in a build without a database.
     #[allow(dead_code, reason = "is never made")]
     None(Infallible),
     #[cfg(feature = "sqlite")]
@@ -499,7 +503,7 @@ pub trait OnPool: Send {
 }
 
 impl AnyPool {
-    /// Gives the pool's connections to some work. `limit`: the time limit of a call.
+    /// Gives the pool's connections to some work. `limit` is the time limit of a call.
     pub async fn with<W: OnPool>(
         &self,
         server: &Arc<Server>,
@@ -529,7 +533,7 @@ impl AnyPool {
     }
 }
 
-/// Asks the server behind a connection for its SQL.
+/// Asks the server behind a connection for its dialect.
 pub(super) async fn dialect_on<DB: Driver>(
     connection: &mut DB::Connection,
 ) -> Result<Dialect, sqlx::Error> {

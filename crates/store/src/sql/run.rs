@@ -1,4 +1,7 @@
-//! Statements: the one place that runs them through sqlx.
+//! Statements, and the one place that runs them through sqlx.
+//!
+//! [`Driver`] has all bounds on sqlx's types, so that the rest of the store is generic without them. A row is
+//! read column by column ([`Cells`]), whatever the database calls the types.
 
 use std::{borrow::Cow, path::Path, sync::Arc};
 
@@ -31,7 +34,7 @@ pub trait Supported: Database {
     /// name of a setting and its value.
     const SETTINGS: &'static [&'static str] = &[];
 
-    /// Returns the SQL of a server with these settings.
+    /// Returns the dialect of a server with these settings.
     fn dialect(settings: &Settings) -> Dialect {
         let _ = settings;
         Self::RULES.dialect
@@ -280,7 +283,7 @@ pub enum Arg<'a> {
     Bytes(&'a [u8]),
 }
 
-/// The result of a text: that of its last statement.
+/// The result of a text, which is that of its last statement.
 pub struct StatementResult<DB: Database> {
     pub rows: Vec<DB::Row>,
     pub changed: u64,
@@ -315,8 +318,8 @@ async fn collect<DB: Driver>(
     Ok(done)
 }
 
-/// Returns the number in the first row or, without rows, the insert id of a changed row. `None`:
-/// NULL, or the statement did nothing.
+/// Returns the number in the first row or, without rows, the insert id of a changed row. `None` means that it
+/// was NULL, or that the statement did nothing.
 pub fn number<DB: Driver>(done: &StatementResult<DB>) -> Result<Option<i64>, sqlx::Error> {
     match done.rows.first() {
         Some(row) => row.int(0),

@@ -87,7 +87,7 @@ async fn make<DB: Driver>(
     }
 }
 
-/// Applies the missing migration steps. The inner error: a newer release has made the tables.
+/// Applies the missing migration steps. The inner error means that a newer release has made the tables.
 async fn upgrade<DB: Driver>(
     connections: &Connections<DB>,
     dialect: Dialect,
@@ -186,7 +186,7 @@ pub(super) fn script(dialect: Dialect, prefix: &str) -> String {
     for statement in statements {
         let statement = dialect.render(statement, prefix).replace("$1", &version);
         for line in statement.lines() {
-            // The indentation in this file.
+            // Without the indentation that the texts have in this crate.
             script.push_str(line.strip_prefix("    ").unwrap_or(line));
             script.push('\n');
         }

@@ -18,16 +18,16 @@ pub struct Tables(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     prefix: String,
-    /// There when the tables are.
+    /// Known once the tables have been found or made.
     found: OnceLock<Found>,
 }
 
 /// Where the tables are.
 #[derive(Debug)]
 pub(super) struct Found {
-    /// The SQL of their server.
+    /// The dialect of their server.
     pub(super) dialect: Dialect,
-    /// Their schema, or database on MySQL, as SQL writes it. `None`: it has no name that SQL needs.
+    /// Their schema, or database on MySQL, as SQL writes it. `None` means that SQL needs no name for it.
     pub(super) schema: Option<String>,
     /// A random number that was stored when the tables were made.
     pub(super) id: Option<u64>,
@@ -52,23 +52,23 @@ impl Tables {
         &self.0.prefix
     }
 
-    /// The SQL of the tables' server; `None`: the tables are not yet found.
+    /// The dialect of the tables' server, or `None` if the tables have not been found yet.
     pub(super) fn dialect(&self) -> Option<Dialect> {
         Some(self.0.found.get()?.dialect)
     }
 
-    /// A number that all processes of a site share, and that tells the site from others. `None`: the tables
-    /// are not yet found.
+    /// A number that all processes of a site share and no other site has. `None` means that the tables have
+    /// not been found yet.
     pub fn id(&self) -> Option<u64> {
         self.0.found.get()?.id
     }
 
     pub(super) fn set(&self, found: Found) {
-        // They are found once.
+        // The tables are found only once.
         let _ = self.0.found.set(found);
     }
 
-    /// Returns the SQL of the server behind a connection of the application's.
+    /// Returns the dialect of the server behind a connection of the application's.
     pub async fn dialect_on<DB: Driver>(
         &self,
         connection: &mut DB::Connection,

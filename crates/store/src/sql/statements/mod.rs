@@ -12,7 +12,7 @@ pub mod locks;
 pub mod requests;
 pub mod tables;
 
-/// A kind of database, by the SQL that it runs.
+/// A kind of database, by the SQL that it understands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(
     dead_code,
@@ -28,7 +28,7 @@ pub enum Dialect {
     Galera,
 }
 
-/// The text of a statement, or of a word in it, on each database.
+/// The text of a statement, or of a part of it, for each database.
 pub struct PerDialect {
     pub sqlite: &'static str,
     pub postgres: &'static str,

@@ -1,7 +1,7 @@
-//! The tables.
+//! The tables of a site, and the statements that make them.
 //!
-//! A table that is there is accepted if it has the columns. On MySQL, a statement that makes a
-//! table commits: other processes may run it at the same time.
+//! A table that is there is accepted if it has the columns. On MySQL, a statement that makes a table commits,
+//! so that other processes may run it at the same time.
 
 use super::PerDialect;
 

@@ -1,4 +1,7 @@
-//! The store over SQL, written once for every database.
+//! The store over SQL, written once for every database: the operations of `calls.rs`, as statements.
+//!
+//! It makes the tables before the first operation, keeps the text of each statement that has run, and checks
+//! an SQLite file before each operation.
 
 mod entries;
 mod invalidations;
@@ -38,7 +41,7 @@ pub type SqlResult<T> = Result<T, BoxError>;
 /// read as NULL.
 const BEFORE_ALL_NAMES: &str = "\u{1}";
 
-/// The smaller numbers of names that a statement has room for.
+/// The lengths of the lists in the texts of statements, below the longest one.
 const LIST_LENGTHS: [usize; 3] = [1, 8, 64];
 
 pub struct SqlStore<DB: Driver> {
@@ -96,8 +99,8 @@ impl<DB: Driver> SqlStore<DB> {
         }
     }
 
-    /// Returns the server's SQL after the tables are made. If making them fails, all operations that
-    /// have waited fail, and the next operation tries again.
+    /// Returns the server's dialect, after the tables are made. If making them fails, all operations that
+    /// have waited for it fail, and the next one tries again.
     pub async fn dialect(&self) -> Result<Dialect, Error> {
         if let Some(dialect) = self.tables.dialect() {
             return Ok(dialect);

@@ -20,7 +20,7 @@ use crate::{
 /// The status in the row of a request whose response is not stored.
 const NOT_STORED: i64 = 0;
 
-/// In the place of an owner: any owner of the row.
+/// Stands in the place of an owner, and means any owner of the row.
 const ANY: &str = "*";
 
 impl<DB: Driver> SqlStore<DB> {
