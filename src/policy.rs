@@ -23,7 +23,7 @@ pub trait Schedule: fmt::Debug + Send + Sync + RefUnwindSafe {
     /// Returns the usual time between two occurrences.
     fn period(&self) -> Duration;
 
-    /// Returns the first occurrence after this time; `None`: there is none.
+    /// Returns the first occurrence after this time, or `None` if there is none.
     fn next(&self, after: SystemTime) -> Option<SystemTime>;
 }
 

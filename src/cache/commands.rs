@@ -93,7 +93,7 @@ impl Commands {
     /// seconds at most while the process shuts down. Returns the epoch; [`UNKNOWN_EPOCH`] if the first try
     /// fails, or takes longer than 5 s.
     ///
-    /// `token`: a shutdown waits for it. Cancel safe: the attempts continue.
+    /// A shutdown waits for `token`. Cancel safe, as the attempts continue in a task of their own.
     pub(crate) async fn invalidate_names(
         &self,
         names: Vec<String>,

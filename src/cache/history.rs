@@ -36,7 +36,7 @@ pub struct PastVersion {
     pub took: Duration,
     /// The size of the body, in bytes.
     pub bytes: u64,
-    /// The content differs from the version before. False: the age alone was renewed.
+    /// True if the content differs from the version before, and false if only its age was renewed.
     pub changed: bool,
     /// The [label](crate::locks::Locks::label) of the process: by default its host and number.
     pub process: String,
@@ -57,8 +57,8 @@ impl PastVersion {
         )
     }
 
-    /// Reads the lines of a history, newest first. Lines that were cut, or that a newer release has
-    /// written in another form, are left out. `age`: of the newest version, by the database's clock.
+    /// Reads the lines of a history, newest first. Lines that were cut, or that a newer release has written
+    /// in another form, are left out. `age` is that of the newest version, by the database's clock.
     pub(crate) fn read(history: &str, age: Duration) -> Vec<Self> {
         let lines = history.split_inclusive('\n');
         let lines = lines.filter_map(|line| Self::parse(line.strip_suffix('\n')?));

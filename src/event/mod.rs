@@ -51,7 +51,7 @@ pub enum Event {
         layer: Arc<str>,
         /// The reason for the regeneration.
         reason: Reason,
-        /// The fence of the lease. `None`: the database is unavailable, and there is no lease.
+        /// The fence of the lease. `None` means that the database is unavailable, and that there is no lease.
         fence: Option<Fence>,
     },
     /// A regeneration has ended.
@@ -96,7 +96,7 @@ pub enum Event {
     Warmed {
         /// The path.
         path: Arc<str>,
-        /// The layer's answer; `None`: no layer answered.
+        /// The layer's answer, or `None` if no layer answered.
         served: Option<Served>,
         /// The number of paths that have been visited so far.
         done: usize,
@@ -204,7 +204,7 @@ pub struct Regeneration {
     pub took: Duration,
     /// The size of the body, in bytes; zero without content.
     pub bytes: usize,
-    /// The fence of the lease. `None`: the database was unavailable, and there was no lease.
+    /// The fence of the lease. `None` means that the database was unavailable, and that there was no lease.
     pub fence: Option<Fence>,
     /// The error of the generator.
     pub error: Option<Arc<str>>,

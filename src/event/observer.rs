@@ -163,7 +163,7 @@ impl Events {
         Self(ReusableBoxFuture::new(receive(receiver)))
     }
 
-    /// Waits for the next event. `None`: the site is gone.
+    /// Waits for the next event. `None` means that the site is gone.
     ///
     /// # Cancel safety
     ///

@@ -14,8 +14,8 @@ pub(crate) fn is_accepted(request: &HeaderMap) -> bool {
         .any(|(name, weight)| weight > 0 && !name.eq_ignore_ascii_case(b"identity"))
 }
 
-/// Returns the name and the weight, in thousandths, of a member of `Accept-Encoding`. `None`: the member is empty or
-/// malformed, and is ignored.
+/// Returns the name and the weight, in thousandths, of a member of `Accept-Encoding`. `None` means that the
+/// member is empty or malformed, and is ignored.
 pub(crate) fn member(member: &[u8]) -> Option<(&[u8], u16)> {
     let mut parts = member.splitn(2, |&byte| byte == b';');
     let name = parts.next()?.trim_ascii();

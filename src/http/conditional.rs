@@ -76,7 +76,7 @@ enum Modified {
 /// tag in its strong form, which such a client never gets together with other bytes
 /// (docs/design/0001-outer-layers.md).
 ///
-/// `generated`: the generated `Last-Modified` of the response, in seconds since 1970.
+/// `generated` is the generated `Last-Modified` of the response, in seconds since 1970.
 pub(crate) fn evaluate(
     request: &HeaderMap,
     stored: &Response<Bytes>,
@@ -231,7 +231,7 @@ fn first_tag(list: &[u8]) -> Option<(&[u8], &[u8])> {
     Some(tag.split_at(weak + 2 + end))
 }
 
-/// Returns the only range of a request as positions in a body of this length (§14.1.2). `None`:
+/// Returns the only range of a request as positions in a body of this length (§14.1.2). `None` means that
 /// there is none, more than one, or none that is satisfiable.
 fn single_range(request: &HeaderMap, length: usize) -> Option<Range<usize>> {
     let mut lines = request.get_all(header::RANGE).into_iter();

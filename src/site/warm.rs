@@ -75,10 +75,10 @@ impl Perennial {
     /// Regenerates the missing and the stale pages among these, by GET requests through the
     /// application's router with its layers, four at a time.
     ///
-    /// If several processes do so at the start, one generates each page. Returns each path with the
-    /// answer, which is also an [event](Event::Warmed); `None`: no layer answered. The pages are read into
-    /// memory as far as they fit ([`Builder::memory_capacity`](crate::Builder::memory_capacity)), so that they
-    /// outlast an outage of the database; do so in a task of its own, so that the start does not wait.
+    /// If several processes do so at the start, one generates each page. Returns each path with the answer,
+    /// which is also an [event](Event::Warmed); `None` means that no layer answered. The pages are read into
+    /// memory as far as they fit ([`Builder::memory_capacity`](crate::Builder::memory_capacity)), so that
+    /// they outlast an outage of the database; do so in a task of its own, so that the start does not wait.
     ///
     /// The layers know these requests by an extension. A middleware that builds a new request without the
     /// extensions makes it a visitor's, with the answer `None`.
@@ -131,9 +131,9 @@ impl Perennial {
         self.visit(service, pages, Purpose::Regenerate).await
     }
 
-    /// Explains the answer that a visitor of this page would get now, through the application's
-    /// router with its layers. A layer that answers generates and stores nothing. `None`: no layer answered,
-    /// so the request ran the page's own handler, if there is one; or a middleware has built a new request
+    /// Explains the answer that a visitor of this page would get now, through the application's router with
+    /// its layers. A layer that answers generates and stores nothing. `None` means that no layer answered, so
+    /// the request ran the page's own handler, if there is one; or a middleware has built a new request
     /// without the extensions, so the request was a visitor's for the layer.
     ///
     /// [`Builder::explain_token`](crate::Builder::explain_token) does the same from outside.

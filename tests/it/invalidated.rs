@@ -541,8 +541,8 @@ fn change_whose_client_leaves_outlives_its_process() {
     }
 }
 
-/// As above, with a real server that shuts down gracefully. `named`: the response alone names the tag, so the
-/// handler runs on.
+/// As above, with a real server that shuts down gracefully. With `named`, only the response names the tag, so
+/// the handler runs on.
 #[test]
 fn change_whose_client_leaves_a_server_that_shuts_down_is_stored() {
     use tokio::{io::AsyncWriteExt, net::TcpStream, sync::oneshot};

@@ -184,7 +184,7 @@ impl Strong {
     }
 }
 
-/// Tests everything that a client may do with a page. `alone`: the same without Perennial.
+/// Tests everything that a client may do with a page. `alone` is the same without Perennial.
 async fn check(
     client: &Client<'_>,
     alone: &Client<'_>,

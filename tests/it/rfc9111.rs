@@ -39,8 +39,8 @@ async fn site_with(folder: &Folder, head: &[(&str, &str)], policy: Refresh) -> S
     serve(Router::new().fallback_service(page.layer(layer))).await
 }
 
-/// Returns the page's remaining seconds of freshness in a second visitor's response; `None`: not
-/// stored.
+/// Returns the page's remaining seconds of freshness in a second visitor's response; `None` means that it is
+/// not stored.
 async fn fresh_for(address: SocketAddr) -> Option<i64> {
     get(address, "/").await;
     let reply = get(address, "/").await;

@@ -112,7 +112,7 @@ struct Change {
     page: usize,
     /// The data before the invalidation began.
     number: u64,
-    /// The process that invalidated the page. `None`: a program without a site.
+    /// The process that invalidated the page. `None` stands for a program without a site.
     by: Option<usize>,
     /// The time at which the invalidation was done.
     done: Instant,
@@ -496,7 +496,7 @@ impl Site {
         }
     }
 
-    /// Returns the number that the process serves, and whether it is said to be fresh. `None`: the
+    /// Returns the number that the process serves, and whether it is said to be fresh. `None` means that the
     /// visitor is to come again.
     async fn visit(&self, process: usize, page: usize, variant: &str) -> Option<(u64, bool)> {
         let path = format!("/{}", PAGES[page].0);

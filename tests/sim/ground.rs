@@ -80,7 +80,8 @@ pub(crate) enum What {
     Answered(u64),
     /// The process got an error.
     Refused(u64),
-    /// A generator began. `epoch`: the store's latest. `own`: for one visitor alone.
+    /// A generator began. `epoch` is the store's latest one then, and `own` says that it runs for one visitor
+    /// alone.
     Began {
         key: usize,
         run: u32,
@@ -110,7 +111,7 @@ pub(crate) enum What {
         key: usize,
         datum: u32,
     },
-    /// A transaction that purges pages was committed. `data`: the version of each key's data.
+    /// A transaction that purges pages was committed. `data` has the version of each key's data.
     Committed {
         id: String,
         name: String,

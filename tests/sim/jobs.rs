@@ -49,8 +49,8 @@ impl Drop for Working {
     }
 }
 
-/// Runs the work with this name, as far as permitted. `ill`: the work may fail, and callers may
-/// leave before its end.
+/// Runs the work with this name, as far as permitted. With `ill`, the work may fail, and callers may leave
+/// before its end.
 pub(crate) async fn run(process: Arc<Process>, name: String, mut random: Random, ill: bool) {
     let time = random.time(Duration::from_secs(3), Duration::from_millis(50));
     let fails = ill && random.below(3) == 0;

@@ -126,7 +126,7 @@ fn watch_panics() {
     }));
 }
 
-/// Simulates a seed and judges it. `Err`: the failure, and the end of the journal.
+/// Simulates a seed and judges it. An error is the failure, with the end of the journal.
 fn simulate(seed: u64, tally: &mut Tally) -> Result<(), String> {
     let run = world::run(seed);
     if PANICKED.take() {

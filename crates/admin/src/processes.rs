@@ -64,7 +64,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Returns the process that this lock lists; `None`: the lock is another one.
+    /// Returns the process that this lock lists, or `None` if it is a lock of another kind.
     pub(crate) fn of(lock: LockInfo) -> Option<Self> {
         let is_process = lock.kind == LockKind::Housekeeping && lock.name.starts_with(PROCESS);
         let holder = lock.holder.filter(|_| is_process)?;

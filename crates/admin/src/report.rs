@@ -38,7 +38,8 @@ pub struct Report {
     pub bytes: u64,
     /// The size of the pages as it counts for the capacity: `bytes` and 2 KiB for each page.
     pub stored_bytes: u64,
-    /// The capacity of the store, in bytes. `None`: not set, as in the command line.
+    /// The capacity of the store, in bytes. `None` means that it is not known: the command line has no
+    /// setting for it.
     pub store_capacity: Option<u64>,
     /// The size of each table with its indexes, in bytes; on SQLite, of the file.
     pub tables: Vec<(String, u64)>,

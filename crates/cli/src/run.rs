@@ -274,7 +274,8 @@ struct Signals {
     child: OptionalSignal,
 }
 
-/// A signal that this program listens for. `None`: it is ignored, as whoever started this program wanted it.
+/// A signal that this program listens for. `None` means that the signal is ignored, because whoever started
+/// this program wanted it so.
 #[cfg(unix)]
 struct OptionalSignal(Option<tokio::signal::unix::Signal>);
 

@@ -27,7 +27,8 @@ pub(super) fn refusal<E>(status: StatusCode, detail: &str) -> Response<ResponseB
 }
 
 impl RequestAnswer<Response<Bytes>> {
-    /// `name`: of the request's row, for the log. `logs`: whether to log an unknown outcome.
+    /// `name` is the name of the request's row, for the log, and `logs` says whether to log an unknown
+    /// outcome.
     pub(super) fn into_response(
         self,
         name: &str,

@@ -66,8 +66,8 @@ struct LoggedOutcomes {
 type ScopeOf = dyn Fn(&Parts) -> Option<Scope> + Send + Sync;
 
 impl IdempotencyLayer {
-    /// Returns a layer that stores requests in the database of these locks. `scope` returns the
-    /// user to whom a request's key belongs; `None`: 400.
+    /// Returns a layer that stores requests in the database of these locks. `scope` returns the user to whom
+    /// a request's key belongs; `None` is answered by 400.
     pub fn new(
         locks: &Locks,
         scope: impl Fn(&Parts) -> Option<Scope> + Send + Sync + 'static,
@@ -154,7 +154,7 @@ impl IdempotencyLayer {
         self.locks.store().call(forget).await
     }
 
-    /// Returns the name of a request's row. `None`: the request passes straight through. The error
+    /// Returns the name of a request's row. `None` means that the request passes straight through. The error
     /// tells the client a valid request.
     pub(super) fn row_of(&self, parts: &Parts) -> Result<Option<String>, &'static str> {
         if !matches!(parts.method, Method::POST | Method::PATCH) {

@@ -105,8 +105,8 @@ where
 }
 
 impl IdempotencyLayer {
-    /// Runs the request, unless it was begun before. `response`: the future that calls the service
-    /// when it is polled.
+    /// Runs the request, unless it was begun before. `response` is the future that calls the service when it
+    /// is polled.
     async fn run<B: Body<Data = Bytes> + Send + 'static, E>(
         self,
         begin: Begin,

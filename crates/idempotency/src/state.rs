@@ -19,8 +19,8 @@ pub(super) enum RequestAnswer<C> {
     Unavailable,
 }
 
-/// Decides after the last `Begin` of a request with this fingerprint. `begun`: `None` if the reply
-/// was lost. Returns the answer; `None`: the service is to run.
+/// Decides after the last `Begin` of a request with this fingerprint. `begun`: `None` if the reply was lost.
+/// Returns the answer, or `None` if the service is to run.
 pub(super) fn begun<C>(fingerprint: &str, begun: Option<Begun<C>>) -> Option<RequestAnswer<C>> {
     Some(match begun {
         None => RequestAnswer::Unavailable,
@@ -52,7 +52,7 @@ pub(super) enum Ending {
     Leave,
 }
 
-/// Decides after a `Finish`, with a response or with the note alone. `late`: the time for tries is
+/// Decides after a `Finish`, with a response or with the note alone. With `late`, the time for attempts is
 /// over.
 ///
 /// A `Finish` compares the owner, and no time. So the response is the right one however late it is

@@ -249,7 +249,8 @@ impl Claim {
         &self.ids
     }
 
-    /// Returns the time until the claim ends, by this process's monotonic clock. `None`: never.
+    /// Returns the time until the claim ends, by this process's monotonic clock. `None` means that it never
+    /// ends.
     pub fn remaining(&self) -> Option<Duration> {
         let (_, after) = self.table.expiry.as_ref()?;
         Some(after.saturating_sub(self.begun.elapsed()))

@@ -53,7 +53,7 @@ pub struct SessionLock {
 }
 
 impl SessionLock {
-    /// Takes the lock if it is free. `None`: another connection holds the lock. `pool`: the
+    /// Takes the lock if it is free. `None` means that another connection holds the lock. `pool` is the
     /// application's own, or `Perennial::database`.
     ///
     /// # Errors

@@ -178,23 +178,24 @@ calls! {
     TryLock "try-lock" writes [name: LockName, owner: String]
         { length: Duration, seen: Option<Fence> } -> TryLockResult;
 
-    /// Extends the lease to `length` from now, if the lease has not expired; `false`: the lease is
+    /// Extends the lease to `length` from now, if the lease has not expired. `false` means that the lease is
     /// lost.
     Extend "extend" writes [lease: LeaseRow] { length: Duration } -> bool;
 
-    /// Releases the lock, which can be taken again after `cooldown`; `false`: another owner has
-    /// taken the lock since, or the lock was broken. A repeated release succeeds again. A release
-    /// with a cooldown counts as a [failure](crate::LockState::failures), and one without sets the
-    /// count to zero.
+    /// Releases the lock, which can be taken again after `cooldown`. `false` means that another owner has
+    /// taken the lock since, or the lock was broken. A repeated release succeeds again. A release with a
+    /// cooldown counts as a [failure](crate::LockState::failures), and one without sets the count to zero.
     Release "release" writes [lease: LeaseRow] { cooldown: Duration } -> bool;
 
-    /// Publishes an entry under the lease, generated now; `false`: refused, as the lease has been
-    /// overtaken, or as the entry that this one [renews](NewEntry::renews) is no longer stored.
+    /// Publishes an entry under the lease, generated now. `false` means that it was refused, because the
+    /// lease has been overtaken, or because the entry that this one [renews](NewEntry::renews) is no longer
+    /// stored.
     ///
     /// The entry's fence becomes the lease's.
     Publish "publish" writes [lease: LeaseRow] { entry: NewEntry } -> bool;
 
-    /// Removes the entry under the lease; `false`: there is none, or the lease has been overtaken.
+    /// Removes the entry under the lease. `false` means that there is none, or that the lease has been
+    /// overtaken.
     Remove "remove" writes [lease: LeaseRow] {} -> bool;
 
     /// Stores an invalidation of each of these names, at least one and at most [`MAX_NAMES`], and
@@ -265,20 +266,20 @@ calls! {
     /// ones.
     Evict "evict" writes [] { excess: u64 } -> u64;
 
-    /// Removes the entries whose retention is over, among the next few entries after
-    /// `after`. Returns the place to continue, and the smallest epoch of these few: the smallest one of all
-    /// entries is the minimum over all calls. `None`: there are no more entries.
+    /// Removes the entries whose retention is over, among the next few entries after `after`. Returns the
+    /// place to continue, and the smallest epoch of these few: the smallest one of all entries is the minimum
+    /// over all calls. `None` means that there are no more entries.
     PruneEntries "prune-entries" writes [] { after: Option<String> }
         -> Option<Pruned>;
 
-    /// Returns the state of a lock; `None`: there is no lock with this name.
+    /// Returns the state of a lock, or `None` if there is no lock with this name.
     Inspect "inspect" reads [name: LockName] {} -> Option<LockRow>;
 
     /// Returns the locks that have not expired, sorted by kind and name, without those of
     /// [`LockKind::Once`] without an owner.
     Held "held" reads [] {} -> Vec<LockRow>;
 
-    /// Takes a lock from its holder, gives the lock another fence and frees it; `false`: there is
+    /// Takes a lock from its holder, gives the lock another fence and frees it. `false` means that there is
     /// no lock with this name or, with `seen`, with this name and fence.
     BreakLock "break-lock" writes [name: LockName] { seen: Option<Fence> } -> bool;
 
@@ -291,12 +292,12 @@ calls! {
     PruneLocks "prune-locks" writes []
         { kind: LockKind, unused: Unused, after: Option<String> } -> Option<String>;
 
-    /// Removes up to 10,000 invalidations after the epoch `after`, if they are older than `age` and
-    /// not later than `oldest`, the smallest epoch of all stored entries. For processes that have not
-    /// read them, a purge of everything (`purged_prefix:`) is stored before, with the latest
-    /// removed epoch. It applies to no stored entry, provided that `oldest` is not too great: otherwise new
-    /// processes find pages purged that nobody has purged. Names that begin with `revision:` stay.
-    /// Returns the place to continue; `None`: there are no more.
+    /// Removes up to 10,000 invalidations after the epoch `after`, if they are older than `age` and not later
+    /// than `oldest`, the smallest epoch of all stored entries. For processes that have not read them, a
+    /// purge of everything (`purged_prefix:`) is stored before, with the latest removed epoch. It applies to
+    /// no stored entry, provided that `oldest` is not too great: otherwise new processes find pages purged
+    /// that nobody has purged. Names that begin with `revision:` stay. Returns the place to continue, or
+    /// `None` if there are no more.
     PruneInvalidations "prune-invalidations" writes []
         { oldest: Epoch, age: Duration, after: Option<Epoch> } -> Option<Epoch>;
 
@@ -311,14 +312,14 @@ calls! {
     Begin "begin" writes [name: String, owner: String, fingerprint: String]
         { length: Duration, retention: Duration, again: Option<Duration> } -> Begun;
 
-    /// Stores the response to a request that this owner has begun, for `retention`; without a
-    /// response, the note that there was one. `false`: the row is another owner's, or is gone. A
-    /// repeated call succeeds again, and the response that was stored first stays.
+    /// Stores the response to a request that this owner has begun, for `retention`; without a response, the
+    /// note that there was one. `false` means that the row is another owner's, or is gone. A repeated call
+    /// succeeds again, and the response that was stored first stays.
     Finish "finish" writes [name: String, owner: String]
         { response: Option<Response<Bytes>>, retention: Duration } -> bool;
 
-    /// Removes the row of a request that has not finished, if the row is this owner's; `None`:
-    /// any owner of the row. `false`: there is no such row.
+    /// Removes the row of a request that has not finished, if the row is this owner's. `None` stands for any
+    /// owner of the row. `false` means that there is no such row.
     Forget "forget" writes [name: String] { owner: Option<String> } -> bool;
 
     /// Removes the first `limit` requests whose retention is over, and returns their number.

@@ -17,7 +17,7 @@ struct Request {
     begun: i64,
     expires: i64,
     retain_until: i64,
-    /// `None`: the request has not finished.
+    /// `None` means that the request has not finished.
     done: Option<Option<Response<Bytes>>>,
 }
 

@@ -57,7 +57,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Reads the arguments. `None`: the user asks for help. An error is a sentence without its end.
+    /// Reads the arguments. `None` means that the user asks for help. An error is a sentence without its end.
     pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Option<Self>, String> {
         let mut options = Self {
             mode: Mode::Page,

@@ -103,12 +103,12 @@ impl Page {
         Ok(value)
     }
 
-    /// Returns the date of a response that was generated under the lease with this fence, for
-    /// `Last-Modified` (RFC 9110 §8.8.2); `None`: the handler has set one, or the fence is no time.
+    /// Returns the date of a response that was generated under the lease with this fence, for `Last-Modified`
+    /// (RFC 9110 §8.8.2); `None` means that the handler has set one, or that the fence is not a time.
     ///
-    /// It is a second before the lease was acquired, and so earlier than `Date`, which says when
-    /// the generator had ended (§8.8.2.1). An unchanged page keeps the date of the page `before`.
-    /// `dated_before`: the `Date` of that page, in seconds since 1970.
+    /// It is a second before the lease was acquired, and so earlier than `Date`, which says when the
+    /// generator had ended (§8.8.2.1). An unchanged page keeps the date of the page `before`. `dated_before`
+    /// is the `Date` of that page, in seconds since 1970.
     ///
     /// A date names one version. If another one had it too, a client that has the one would be told
     /// that the other one is not modified. A client without a date may send `Date` instead, which is up to
@@ -199,7 +199,7 @@ fn is_same(a: &Response<Bytes>, b: &Response<Bytes>) -> bool {
     a.status() == b.status() && a.headers() == b.headers() && a.body() == b.body()
 }
 
-/// Returns the date of seconds since 1970. `None`: the number is no plausible time, as in a store
+/// Returns the date of seconds since 1970. `None` means that the number is no plausible time, as in a store
 /// whose fences are no times.
 fn http_date(seconds: i64) -> Option<HeaderValue> {
     let since = Duration::from_secs(seconds.try_into().ok()?);

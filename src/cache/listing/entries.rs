@@ -108,8 +108,8 @@ impl EntryFilter {
 pub struct EntryPage {
     /// The entries, in the order of their stored names.
     pub entries: Vec<Entry>,
-    /// The place of the next page; `None`: this is the last one. A page may have fewer entries than
-    /// the limit.
+    /// The place of the next page, or `None` if this is the last one. A page may have fewer entries than the
+    /// limit.
     pub next: Option<String>,
 }
 
@@ -142,7 +142,7 @@ pub struct Entry {
     pub layer: String,
     /// The state.
     pub state: EntryState,
-    /// The status of the response. `None`: nothing is stored.
+    /// The status of the response, or `None` if nothing is stored.
     pub status: Option<u16>,
     /// The age of the version; zero if nothing is stored.
     #[serde(rename = "age_s", serialize_with = "seconds")]
@@ -156,7 +156,7 @@ pub struct Entry {
     /// The stored size, in bytes: of the body, the headers, and the metadata, which have the tags and a long
     /// key.
     pub bytes: u64,
-    /// The approximate size in memory, in bytes; `None`: not in memory.
+    /// The approximate size in memory, in bytes, or `None` if the version is not in memory.
     pub memory_bytes: Option<u64>,
     /// The tags.
     pub tags: Vec<String>,

@@ -30,17 +30,17 @@ pub struct Explanation {
     pub served: Served,
     /// The [name of the layer](crate::layer::RefreshLayer::name).
     pub layer: String,
-    /// The key; `None`: the request bypasses the cache before it has one.
+    /// The key, or `None` if the request bypasses the cache before it has one.
     pub key: Option<String>,
-    /// The version that is there; `None`: there is none, or nobody looked for one.
+    /// The version that is there, or `None` if there is none, or if nobody looked for one.
     pub version: Option<ExplainedVersion>,
     /// A process is known to generate the page at the moment. Nobody looks for that where the answer is a
     /// fresh version.
     pub is_running: bool,
-    /// The cooldown after a failed generation; `None`: none is known.
+    /// The cooldown after a failed generation, or `None` if none is known.
     pub cooldown: Option<ExplainedCooldown>,
-    /// The time for which the reason of a bypass holds that the last generation has shown; `None`: the
-    /// reason is in the request, or in the layer.
+    /// The time for which the reason of a bypass holds that the last generation has shown; `None` means that
+    /// the reason is in the request, or in the layer.
     #[serde(
         rename = "holds_for_s",
         serialize_with = "optional",
@@ -92,8 +92,8 @@ pub struct ExplainedCooldown {
     pub left: Duration,
     /// The number of failed generations in a row, as far as is known.
     pub failures: u32,
-    /// The error of the last one with its causes, at most 1,000 bytes of them; `None`: another process has
-    /// it in its log.
+    /// The error of the last one with its causes, at most 1,000 bytes of them; `None` means that another
+    /// process has it in its log.
     pub error: Option<String>,
 }
 
@@ -144,7 +144,7 @@ impl Explanation {
         }
     }
 
-    /// Adds what the page's lock shows of its regeneration. `failure`: the error of the last one, if this
+    /// Adds what the page's lock shows of its regeneration. `failure` is the error of the last one, if this
     /// process knows it.
     fn with_lock(self, lock: &LockState, failure: Option<&str>) -> Self {
         let is_over = lock.remaining.is_zero();

@@ -263,7 +263,7 @@ pub(crate) struct Output<B> {
     pub(crate) conclusion: Option<Conclusion>,
     /// The new progress for waiting visitors.
     pub(crate) progress: Option<Progress<B>>,
-    /// The next action; `None`: the running action continues.
+    /// The next action, or `None` if the running one continues.
     pub(crate) action: Option<Action<B>>,
 }
 

@@ -60,8 +60,8 @@ impl Driver {
         }
     }
 
-    /// Returns the texts beside a version in the store: its metadata with its description, and its
-    /// line of the history. `changed`: the content is not the same as before.
+    /// Returns the texts beside a version in the store: its metadata with its description, and its line of
+    /// the history. `changed` says that the content is not the same as before.
     pub(super) fn texts(&self, version: &Version, changed: bool) -> (String, String) {
         let environment = &self.regenerations.environment;
         let terms = version.page.meta.terms(&self.policy);

@@ -20,7 +20,7 @@ use crate::{
 pub(crate) enum Progress<B> {
     /// The process asks the store for a version.
     Probing,
-    /// A version that may be served meanwhile. `generating`: the generator runs in this process.
+    /// A version that may be served meanwhile. `generating` says whether the generator runs in this process.
     Stale {
         version: Arc<Version<B>>,
         generating: bool,

@@ -48,8 +48,8 @@ impl HitTimes {
 pub(super) struct HitValues {
     of: HitTimes,
     pub(super) age: HeaderValue,
-    /// The time of the generation (RFC 9110 §6.6.1), not of the hit. A recipient takes the greater of
-    /// `Age` and the time since `Date` (RFC 9111 §4.2.3), and here the two are equal. `None`: the
+    /// The time of the generation (RFC 9110 §6.6.1), not of the hit. A recipient takes the greater of `Age`
+    /// and the time since `Date` (RFC 9111 §4.2.3), and here the two are equal. `None` means that the
     /// process's clock is before 1970.
     pub(super) date: Option<HeaderValue>,
     /// The date in seconds since 1970; zero without one.

@@ -15,7 +15,7 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Returns a clock that tells the machine's time. `None`: libfaketime is not installed.
+    /// Returns a clock that tells the machine's time. `None` means that libfaketime is not installed.
     pub(crate) fn new(file: &Path) -> Result<Option<Self>> {
         let libraries = fs::read_dir("/usr/lib")?.flatten();
         let mut libraries = libraries.map(|entry| entry.path().join("faketime/libfaketimeMT.so.1"));

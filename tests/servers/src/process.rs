@@ -47,7 +47,7 @@ pub(crate) struct Settings {
     pub(crate) database: String,
     pub(crate) bank: SocketAddr,
     pub(crate) folder: PathBuf,
-    /// `None`: the machine's clock.
+    /// `None` stands for the machine's clock.
     pub(crate) clock: Option<Clock>,
 }
 
@@ -100,7 +100,7 @@ impl Process {
         Ok(())
     }
 
-    /// Returns the process's number; `None`: the process has ended.
+    /// Returns the process's number, or `None` if the process has ended.
     pub(crate) fn id(&self) -> Option<u32> {
         self.child.id()
     }

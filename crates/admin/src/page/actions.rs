@@ -86,7 +86,7 @@ pub(crate) async fn on_entry(
 }
 
 /// Regenerates a page, or invalidates it where the key does not give the page's request: a cookie or a
-/// function of the application may be a part of the key. `None`: the generator has failed.
+/// function of the application may be a part of the key. `None` means that the generator has failed.
 async fn regenerated(admin: &Admin, key: &str) -> Result<Option<&'static str>, Error> {
     let served = match &admin.pages {
         Some(pages) if key.starts_with('/') && path_gives_key(admin, pages, key).await => {

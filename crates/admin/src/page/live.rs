@@ -95,7 +95,7 @@ pub(crate) fn watch(site: &Perennial, shutdown: &CancellationToken, latest: &Lat
     }));
 }
 
-/// Returns the line of an event; `None`: not shown, as too frequent.
+/// Returns the line of an event, or `None` if events of its kind are too frequent to be shown.
 fn text_of(event: &Event) -> Option<String> {
     Some(match event {
         Event::Regenerated(ended) => {

@@ -39,7 +39,7 @@ pub(super) struct ExaminedDatabase<'a> {
     pub(super) kind: Kind,
     connection: AnyConnection,
     pub(super) connected_in: Duration,
-    /// `None`: there are no tables.
+    /// `None` means that the database has no tables of a site.
     site: Option<Perennial>,
 }
 

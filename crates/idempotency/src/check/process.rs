@@ -17,7 +17,7 @@ pub(super) enum Action {
     Send(Sent),
     Begin(Fate, Again),
     Start,
-    /// `fits`: the response can be stored.
+    /// `fits` says whether the response can be stored.
     Respond {
         fits: bool,
     },

@@ -41,8 +41,8 @@ impl Default for Promises {
 }
 
 impl Promises {
-    /// Permits one more run: the time of `run_again_after` is over.
-    /// `begun`: the number of processes that are about to call their services.
+    /// Permits one more run: the time of `run_again_after` is over. `begun` is the number of processes that
+    /// are about to call their services.
     pub(super) fn permit(&mut self, begun: u8) {
         self.left = (self.left + 1).min(begun + 1);
     }

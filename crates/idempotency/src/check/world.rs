@@ -47,7 +47,7 @@ pub(super) struct Row {
     pub(super) sent: Sent,
     /// The time since the `Begin` or the `Finish`. Negative: the clock was set back.
     pub(super) age: i8,
-    /// `None`: the request has not finished.
+    /// `None` means that the request has not finished.
     pub(super) done: Option<Option<Owner>>,
     /// The service was called under this owner.
     pub(super) ran: bool,

@@ -217,8 +217,8 @@ impl Table {
         })
     }
 
-    /// Marks the rows of a claim, or one row, as completed. Returns the number of rows that are
-    /// completed now. `expected`: the number of rows of the claim, or one.
+    /// Marks the rows of a claim, or one row, as completed. Returns the number of rows that are completed
+    /// now. `expected` is the number of rows of the claim, or one.
     pub(crate) async fn complete(
         &self,
         lock_id: &str,

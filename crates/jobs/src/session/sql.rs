@@ -94,7 +94,7 @@ struct HeldSession<DB: Driver> {
     limit: Duration,
 }
 
-/// Takes a session lock by a connection that leaves the pool. `None`: another connection holds the
+/// Takes a session lock by a connection that leaves the pool. `None` means that another connection holds the
 /// lock.
 pub(super) async fn acquire(
     database: &Database,

@@ -21,7 +21,7 @@ pub struct LockInfo {
     pub name: String,
     /// The fence of the lock's latest lease.
     pub fence: Fence,
-    /// The holder; `None`: the lock is free or in cooldown.
+    /// The holder, or `None` if the lock is free or in cooldown.
     pub holder: Option<Holder>,
     /// The time since the lock was acquired.
     #[serde(rename = "age_s", serialize_with = "seconds")]

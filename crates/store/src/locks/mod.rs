@@ -135,8 +135,8 @@ impl Locks {
         self
     }
 
-    /// Takes the lock if it is free, without waiting. `None`: another holder has the lock, or it is
-    /// in cooldown.
+    /// Takes the lock if it is free, without waiting. `None` means that another holder has the lock, or that
+    /// it is in cooldown.
     ///
     /// ```
     /// # async fn f(locks: perennial_store::Locks, customer: &str) -> Result<(), perennial_store::Error> {
@@ -274,7 +274,7 @@ impl Locks {
         &self.label
     }
 
-    /// Returns the state of a lock; `None`: the lock has no row.
+    /// Returns the state of a lock, or `None` if the lock has no row.
     ///
     /// # Errors
     ///

@@ -245,7 +245,7 @@ pub fn ddl(url: &str, prefix: &str) -> Result<String, Error> {
     Ok(schema::script(dialect_of(url)?, prefix))
 }
 
-/// Opens a small pool of connections to a server. `begin`: the first statements on each connection.
+/// Opens a small pool of connections to a server. `begin` are the first statements on each connection.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 async fn open<DB: Driver>(
     url: &str,

@@ -224,7 +224,7 @@ impl Figures {
         times.map(|(_, took)| *took).max().unwrap_or_default()
     }
 
-    /// Returns the number of the generation with this text; `None`: no visitor has got it.
+    /// Returns the number of the generation with this text, or `None` if no visitor has got it.
     pub(super) fn generation_of(&self, text: &str) -> Option<usize> {
         self.inner().with.generations.get(text).copied()
     }

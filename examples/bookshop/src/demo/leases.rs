@@ -32,7 +32,8 @@ pub(super) enum State {
 #[derive(Clone, Debug)]
 pub(super) struct Lease {
     pub(super) fence: i64,
-    /// The number of the shop; `None`: unknown, as the row of a lock in cooldown names no holder.
+    /// The number of the shop. `None` means that it is not known, as the row of a lock in cooldown names no
+    /// holder.
     pub(super) shop: Option<usize>,
     /// The time at which the lease was acquired, by this machine's clock.
     pub(super) began: SystemTime,

@@ -283,7 +283,7 @@ impl Database {
         }
     }
 
-    /// Extends a lease; `false`: the lease is lost.
+    /// Extends a lease, and returns false if the lease is lost.
     pub(crate) fn extend(&mut self, row: Row) -> bool {
         let extends = self.is_held_by(row) && self.lock.expires > NOW;
         if extends {

@@ -203,7 +203,7 @@ impl Process {
         Ok(())
     }
 
-    /// Delivers the answer of the statement. `unreadable`: the process cannot decode the stored value.
+    /// Delivers the answer of the statement. With `unreadable`, the process cannot decode the stored value.
     pub(crate) fn answer(
         &mut self,
         unreadable: bool,
@@ -292,7 +292,7 @@ impl Process {
         }
     }
 
-    /// The store does not answer the statement. `late`: the database may run the statement later.
+    /// The store does not answer the statement. With `late`, the database may run the statement later.
     pub(crate) fn give_up(&mut self, late: bool, around: &mut Around<'_>) -> Result<(), Broken> {
         let Some(run) = self.acting_mut() else {
             return Ok(());

@@ -109,11 +109,11 @@ pub(super) struct Site {
     /// The soak's own view of the site.
     pub(super) handle: Perennial,
     pub(super) server: Server,
-    /// `None`: libfaketime is not installed.
+    /// `None` means that libfaketime is not installed.
     pub(super) server_clock: Option<Clock>,
     /// How far the database's clock is behind the machine's, in seconds.
     pub(super) behind: i64,
-    /// `None`: the database has no disk of its own.
+    /// `None` means that the database has no disk of its own.
     pub(super) disk: Option<Disk>,
     pub(super) processes: Vec<Process>,
     pub(super) wires: Vec<Wire>,

@@ -178,8 +178,8 @@ fn of_process(id: u32) -> Option<[f64; 3]> {
     Some([field("VmRSS:")? / 1024.0, field("Threads:")?, files as f64])
 }
 
-/// Returns the numbers of entries, of locks, and of statements since the server's start, which
-/// SQLite does not count. `None`: the server does not answer.
+/// Returns the numbers of entries, of locks, and of statements since the server's start, which SQLite does
+/// not count. `None` means that the server does not answer.
 async fn counts(server: &Server) -> Option<Vec<i64>> {
     let url = server.url();
     let statements = match server.kind {

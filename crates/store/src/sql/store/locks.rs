@@ -131,7 +131,7 @@ impl<DB: Driver> SqlStore<DB> {
     }
 }
 
-/// Reads a row of a lock, in the columns of [`locks::INSPECT`]. `None`: this version of the crate
+/// Reads a row of a lock, in the columns of [`locks::INSPECT`]. `None` means that this version of the crate
 /// does not know the lock's kind.
 pub fn lock_row<DB: Driver>(row: &DB::Row) -> SqlResult<Option<LockRow>> {
     let kind = row.name(0)?;

@@ -106,7 +106,7 @@ impl<DB: Driver> SqlStore<DB> {
     }
 }
 
-/// Reads a row in the columns of [`requests::READ`]. `is_own`: the row is the caller's.
+/// Reads a row in the columns of [`requests::READ`]. `is_own` says whether the row is the caller's.
 fn found<DB: Driver>(row: &DB::Row, is_own: bool) -> SqlResult<Begun> {
     let progress = match row.int(4)? {
         None if is_own => return Ok(Begun::Own),
