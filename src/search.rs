@@ -30,6 +30,9 @@ pub(crate) trait Model {
     /// state.
     fn settle(&self, state: &Self::State) -> Option<(u16, Self::State)>;
 
+    /// The name of the property that the system settles from every state.
+    const SETTLES: Broken;
+
     /// The limit of the sum of the costs until the system has settled.
     const PATIENCE: u16;
 }
@@ -208,7 +211,7 @@ impl<M: Model> Search<'_, M> {
         valid.map_err(|property| self.violation(number, property, None))?;
         self.settles(state).map_err(|schedule| Violation {
             schedule,
-            ..self.violation(number, "settles", None)
+            ..self.violation(number, M::SETTLES, None)
         })
     }
 

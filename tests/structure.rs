@@ -393,3 +393,81 @@ fn only_the_making_of_the_tables_begins_a_transaction() {
         ["sql/connection.rs", "sql/pool.rs", "sql/schema.rs"]
     );
 }
+
+/// Each invariant stands in docs/invariants.md once, with its judges, and each mutant belongs to one.
+#[test]
+fn each_invariant_has_its_number_its_judges_and_its_mutants() {
+    let document = fs::read_to_string(root().join("docs/invariants.md")).expect("is read");
+    let mut invariants = BTreeMap::new();
+    for line in document.lines() {
+        let cells: Vec<_> = line.split('|').map(str::trim).collect();
+        let [_, number, invariant, why, judges, mutants, _] = cells[..] else {
+            continue;
+        };
+        if is_number(number) {
+            let is_complete = ![invariant, why, judges, mutants].contains(&"");
+            assert!(is_complete, "{number} has an empty cell");
+            let row = (judges.to_owned(), mutants.to_owned());
+            let earlier = invariants.insert(number.to_owned(), row);
+            assert!(earlier.is_none(), "{number} stands there twice");
+        }
+    }
+    for (judge, folder) in [
+        ("check", "src/cache/regeneration/check"),
+        ("simulation", "tests/sim"),
+        ("requests", "crates/idempotency/src/check"),
+    ] {
+        let sources = sources_in(folder);
+        let cited: BTreeSet<_> = sources
+            .iter()
+            .flat_map(|(_, text)| numbers_in_texts(text))
+            .collect();
+        assert!(!cited.is_empty(), "{folder} names no invariant");
+        for number in &cited {
+            let (judges, _) = invariants.get(number).unwrap_or_else(|| {
+                panic!("{folder} names {number}, which docs/invariants.md lacks")
+            });
+            assert!(judges.contains(judge), "{number} is judged by {folder}");
+        }
+        // S16 is a property of the table of transitions, which a test of its own compares.
+        let says_so = |number: &str| cited.contains(number) || number == "S16";
+        for (number, (judges, _)) in &invariants {
+            let is_judged = !judges.contains(judge) || says_so(number);
+            assert!(is_judged, "{folder} does not name {number}");
+        }
+    }
+    let mutants = [
+        "src/cache/regeneration/check/setup.rs",
+        "crates/idempotency/src/check/mod.rs",
+    ]
+    .map(|file| fs::read_to_string(root().join(file)).expect("is read"));
+    let mutants = mutants.iter().flat_map(|text| {
+        let (_, variants) = text.split_once("enum Mutant {").expect("is there");
+        let variants = variants.split('}').next().unwrap_or_default();
+        let names = variants
+            .lines()
+            .map(|line| line.trim().trim_end_matches(','));
+        names.filter(|name| name.starts_with(char::is_uppercase))
+    });
+    let planted: BTreeSet<_> = mutants.collect();
+    let named: BTreeSet<_> = invariants
+        .values()
+        .flat_map(|(_, mutants)| mutants.split('`').skip(1).step_by(2))
+        .filter(|name| !name.contains(['.', '/']))
+        .collect();
+    assert_eq!(named, planted);
+}
+
+/// Returns true for the number of an invariant, such as `S12`.
+fn is_number(text: &str) -> bool {
+    let digits = text.strip_prefix(['S', 'W', 'I', 'C']);
+    digits.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|it| it.is_ascii_digit()))
+}
+
+/// Returns the numbers with which texts in the code begin, such as `"S12: …"`.
+fn numbers_in_texts(code: &str) -> impl Iterator<Item = String> {
+    code.split('"').filter_map(|text| {
+        let number = text.split([':', ' ']).next()?;
+        is_number(number).then(|| number.to_owned())
+    })
+}

@@ -35,15 +35,20 @@ pub type CallFuture<'a> = Pin<Box<dyn Future<Output = Result<Reply, BoxError>> +
 
 /// The entries and locks of all processes of a site.
 ///
-/// - **One clock**, the database's, measures every age and expiry.
-/// - **Atomic calls**, in one order for all processes. [`Purge`] and the calls that prune
-///   may be done in part.
-/// - **Fences only grow**, also after an expiry, a release or a [pruning](PruneLocks).
-/// - **Nothing waits for another lease.**
-/// - **Content never goes backwards.** [`Publish`] and [`Remove`] succeed only while the lock still
-///   carries the lease's fence, and a publish only over an entry with a smaller fence.
-/// - After an error or a drop, the call may have been done. A repetition by the same owner
-///   succeeds, unless the call removes a row or breaks a lock.
+/// The numbers are those of docs/invariants.md.
+///
+/// - C1, **one clock**: the database's clock measures every age and expiry.
+/// - C2, **atomic operations**, in one order for all processes. [`Purge`] and the operations that prune may be
+///   done in part.
+/// - C3, **fences only grow**, also after an expiry, a release or a [pruning](PruneLocks).
+/// - C4, **nothing waits for a lease** that somebody else holds.
+/// - C5, **content never goes backwards**: [`Publish`] and [`Remove`] succeed only while the lock still carries
+///   the lease's fence, and a publish only over an entry with a smaller fence.
+/// - C6, **repetition is safe**: after an error or a drop, the operation may have been done. A repetition by the
+///   same owner succeeds, unless the operation removes a row or breaks a lock.
+/// - C7, **epochs are complete**: they become visible in their order, so that a process which sees one sees all
+///   smaller ones.
+/// - C8, **invalidations outlive what they apply to**: one is pruned only when no stored entry is older.
 pub trait Backend: Send + Sync + 'static {
     /// Carries out a call. The reply is of the same kind as the call.
     fn call(&self, call: Call) -> CallFuture<'_>;

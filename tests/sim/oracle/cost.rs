@@ -1,5 +1,5 @@
 //! The number of statements in a journal: none for a hit, three for a refresh, and one a second
-//! while another process regenerates the key; S5 and S14 of the list in [`super`].
+//! while another process regenerates the key; S5 and S14 of docs/invariants.md.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -105,7 +105,7 @@ impl Oracle<'_> {
         if is_look && !self.ground.plan.revisions && self.holds_fresh(process, key, at) {
             let version = self.ways[&(process, key)].version;
             return Err(format!(
-                "cost: a statement about {version:?} of key {key}, which is fresh"
+                "S5: a statement about {version:?} of key {key}, which is fresh"
             ));
         }
         let way = self.ways.entry((process, key)).or_default();
@@ -308,7 +308,7 @@ impl Oracle<'_> {
             let (begun, published, released) = (stored.begun, stored.published, stored.released);
             if [begun, published, released] != [won; 3] {
                 return Err(format!(
-                    "cost: {won} leases, {begun} runs, {published} publishes, {released} releases of one key"
+                    "S5: {won} leases, {begun} runs, {published} publishes, {released} releases of one key"
                 ));
             }
             for ((process, _), way) in self.ways.iter().filter(|((_, of), _)| of == key) {
@@ -328,7 +328,7 @@ impl Oracle<'_> {
                 let most = own + 2 * others + held + first + waits;
                 if way.probes > most || way.refused > others {
                     return Err(format!(
-                        "cost: process {process} has asked {} times, {most} at most, and tried {} times in vain, {others} at most",
+                        "S5: process {process} has asked {} times, {most} at most, and tried {} times in vain, {others} at most",
                         way.probes, way.refused
                     ));
                 }

@@ -1,5 +1,5 @@
 //! The promises about work beside the pages in a journal: once-only work, exclusive routes, and the
-//! waits of requests.
+//! waits of requests: S4, S13, W1, I2, I4 and I5 of docs/invariants.md.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -53,12 +53,12 @@ impl Oracle<'_> {
         job.begun += 1;
         let tally = match kind {
             "week" | "pay" if job.begun > 1 => {
-                return Err(format!("once: {name} is done {} times", job.begun));
+                return Err(format!("W1: {name} is done {} times", job.begun));
             }
             "mail" | "vault" if !job.running.is_empty() => {
                 return Err(format!("S4: {name} is done by two processes at once"));
             }
-            "mail" if job.done => return Err(format!("once: {name} is done again")),
+            "mail" if job.done => return Err(format!("W1: {name} is done again")),
             "vault" if fence <= job.fence => {
                 return Err(format!("fences: {fence} comes after {}", job.fence));
             }
@@ -91,11 +91,11 @@ impl Oracle<'_> {
         let job = self.jobs.0.entry(name.to_owned()).or_default();
         let (begun, calm) = (job.begun > 0, self.ground.plan.calm);
         match (kind, how) {
-            (_, "refused") => return Err(format!("{name}: a request was refused as another one")),
+            (_, "refused") => return Err(format!("I4: {name} was refused as another request")),
             // Once-only work is marked before it begins.
             ("mail", "done before") if !begun => {
                 return Err(format!(
-                    "once: {name} is called done, and nobody has begun it"
+                    "W1: {name} is called done, and nobody has begun it"
                 ));
             }
             ("mail", "ran" | "done before") => job.done = true,
@@ -139,12 +139,12 @@ impl Oracle<'_> {
         Ok(())
     }
 
-    /// S21: only a process that crashed leaves the row of a request that never ran.
+    /// I5: only a process that crashed leaves the row of a request that never ran.
     pub(super) fn stays_unknown(&mut self, name: &str) -> Result<(), String> {
         let job = self.jobs.0.entry(name.to_owned()).or_default();
         let has_crashed = |process| self.processes.get(process).is_some_and(|it| it.cut);
         if job.begun == 0 && !job.senders.iter().any(has_crashed) {
-            return Err(format!("S21: {name} never ran, and stays unknown"));
+            return Err(format!("I5: {name} never ran, and stays unknown"));
         }
         self.count("idempotent requests unknown in the end");
         Ok(())
@@ -154,7 +154,7 @@ impl Oracle<'_> {
         let job = self.jobs.0.entry(name.to_owned()).or_default();
         match &job.body {
             Some(first) if first != body => Err(format!(
-                "once: {name} was answered {first:?} and then {body:?}"
+                "I2: {name} was answered {first:?} and then {body:?}"
             )),
             Some(_) => {
                 self.count("idempotent responses repeated");

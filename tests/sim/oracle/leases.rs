@@ -1,5 +1,5 @@
-//! The promises about leases and cooldowns in a journal: S4, S12, S15 and S18 of the list in
-//! [`super`].
+//! The promises about leases and cooldowns in a journal: S4, S12, S15 and S18 of
+//! docs/invariants.md.
 
 use std::{collections::HashMap, time::Duration};
 

@@ -1,41 +1,10 @@
 //! Judges the journal of a simulation: a run fails if an event breaks a promise, or if an expected
 //! event is missing at the end.
 //!
-//! | | promise |
-//! |---|---|
-//! | S1 | each publish of a key has a greater fence than the entry before |
-//! | S2 | a publish, a renewal or a removal happens only while the lock carries the lease's fence |
-//! | S3 | a try with a fence seen succeeds only if no publish has happened since |
-//! | S4 | two processes never rely on one lease at once, unless a clock stood still |
-//! | S5 | without faults, each stale version is generated again once, with the statements of the cost model |
-//! | S6 | a purged version is not served by a process that has learned of the purge |
-//! | S7 | an expired version is not served, except for a cooldown after a failure |
-//! | S8 | a version that is called fresh is younger than the interval, and no known invalidation applies |
-//! | S9 | an invalidation reaches each process before the first answer after the sync interval |
-//! | S10 | the epoch of a version was known before its generator began |
-//! | S11 | an unsaved version is replaced by the next published one |
-//! | S12 | no try succeeds during a cooldown, unless the key was purged or the lock broken |
-//! | S13 | each visitor is answered within the limits of the policy |
-//! | S14 | a process that serves a stale version asks for a newer one, and none asks in a busy loop |
-//! | S15 | a process leaves no lease behind, whenever its try is carried out after it gave up |
-//! | S16 | an answer that comes too late changes nothing (only counted here) |
-//! | S21 | an idempotent request that never ran does not stay unknown, whenever its `Begin` is carried out |
-//! | S18 | a process generates without a lease only while the database is away |
-//!
-//! `src/cache/regeneration/check` explores the decisions for the same list without S9, and with these:
-//!
-//! | | promise |
-//! |---|---|
-//! | S17 | an entry of memory never allows what S6 to S8 forbid, at any later time |
-//! | S20 | of the visitors of a purged generation, only the leader generates alone |
-//! | S21 | no generator runs without a permit while a version may be served |
-//! | S22 | nobody but the leader of its own process waits for a response that was not stored the last time |
-//! | S23 | a version that is not fresh is served only while the next one is under way, or cannot be |
-//! | S24 | a regeneration that waits for a peer goes on only for a visitor |
-//! | S25 | after a wait, the store is asked only when no peer is known to hold the lease |
-//! | S26 | the sync is asked about a peer's lease with the latest fence that the process has seen |
-//! | S27 | in time, who demands a regeneration gets content from before only as its leader |
-//! | S28 | in the cooldown of any process, a version within `stale-if-error` is served |
+//! The numbers of the promises are those of docs/invariants.md, which has their reasons. Each module judges
+//! some of them: `statements` what is stored, `leases` leases and cooldowns, `visitors` what visitors get, `cost`
+//! the number of statements, and `jobs` named work and idempotent requests. S16 is only counted here, and S9
+//! is judged here alone.
 
 mod cost;
 mod jobs;

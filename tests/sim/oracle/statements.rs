@@ -1,5 +1,5 @@
-//! The promises about stored versions in a journal: S1, S2, S3, S10 and S11 of the list in
-//! [`super`].
+//! The promises about stored versions in a journal: S1, S2, S3, S10 and S11 of
+//! docs/invariants.md.
 
 use std::sync::Arc;
 

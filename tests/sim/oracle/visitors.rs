@@ -1,4 +1,5 @@
-//! The promises to visitors in a journal: S6 to S9 and S13 of the list in [`super`].
+//! The promises to visitors in a journal: S6 to S9, S13 and S34 of
+//! docs/invariants.md.
 
 use std::time::Duration;
 
@@ -63,7 +64,7 @@ impl Oracle<'_> {
             Answer::Content { own: Some(own), .. } if own == visit => return Ok(()),
             Answer::Content { own: Some(own), .. } => {
                 return Err(format!(
-                    "visit {own}'s own answer was given to visit {visit}"
+                    "S34: visit {own}'s own answer was given to visit {visit}"
                 ));
             }
             Answer::Content {

@@ -17,8 +17,10 @@ use world::{AGAIN, Owner, Phase, Process, Statement, World};
 use super::state::{self, RequestAnswer};
 use crate::search::{Broken, Model, Steps};
 
-const UNKNOWN: Broken = "a request that never ran is not unknown, and without faults each is known";
-const OWN: Broken = "a stored response is of a run of the row's owner";
+const UNKNOWN: Broken =
+    "I5: a request that never ran is not unknown, and without faults each is known";
+const SETTLES: Broken = "I7: without further faults, each request is answered and its row settles";
+const OWN: Broken = "I6: a stored response is of a run of the row's owner";
 
 /// Processes that receive requests with one key.
 #[derive(Clone, Copy, Debug, Default)]
@@ -70,6 +72,7 @@ impl<const N: usize> Model for Check<N> {
     type State = World<N>;
     type Action = Step;
 
+    const SETTLES: Broken = SETTLES;
     const PATIENCE: u16 = AGAIN as u16 + 1;
 
     fn start(&self) -> World<N> {

@@ -1,12 +1,12 @@
-//! The promises about the requests with one key, which the check compares with every step. No part
+//! The promises about the requests with one key, which the check compares with every step. Their numbers are those of docs/invariants.md. No part
 //! depends on rows or statements.
 
 use crate::search::Broken;
 
-pub(super) const ONCE: Broken = "the service runs once";
-pub(super) const REPLAY: Broken = "a replay is the stored response to this request";
-pub(super) const DONE: Broken = "a request whose response is not stored was done";
-pub(super) const OTHER: Broken = "another request is refused, and no other";
+pub(super) const ONCE: Broken = "I1: the service runs once";
+pub(super) const REPLAY: Broken = "I2: a replay is the stored response to this request";
+pub(super) const DONE: Broken = "I3: a request whose response is not stored was done";
+pub(super) const OTHER: Broken = "I4: another request is refused, and no other";
 
 /// One of the different requests with the key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,7 +1,7 @@
 //! The searches: the processes and faults of each, and the conditions that are needed.
 
 use super::{
-    Check, Mutant, OWN,
+    Check, Mutant, OWN, SETTLES,
     promises::{DONE, ONCE, OTHER, REPLAY},
 };
 use crate::search::{Explored, Violation, explore};
@@ -84,11 +84,11 @@ fn each_condition_is_needed() {
         (Mutant::FinishInserts, 1, 1, false, OWN),
         (Mutant::FinishAgain, 1, 1, false, DONE),
         (Mutant::ForgetAnyOwner, 1, 1, false, ONCE),
-        (Mutant::NewOwner, 1, 1, false, "settles"),
-        (Mutant::ForgetNothing, 1, 1, false, "settles"),
+        (Mutant::NewOwner, 1, 1, false, SETTLES),
+        (Mutant::ForgetNothing, 1, 1, false, SETTLES),
         (Mutant::ForgetAfterRun, 1, 1, false, ONCE),
-        (Mutant::TrustLostBegin, 1, 2, false, "settles"),
-        (Mutant::TrustForget, 1, 2, false, "settles"),
+        (Mutant::TrustLostBegin, 1, 2, false, SETTLES),
+        (Mutant::TrustForget, 1, 2, false, SETTLES),
         (Mutant::AnswerAnyRequest, 2, 0, false, OTHER),
     ] {
         let check = Check::<2> {

@@ -258,7 +258,7 @@ impl Database {
         self.under_the_fence(row)?;
         let goes_back = self.entry.is_some_and(|entry| text.read < entry.text.read);
         if goes_back {
-            return Err("stored content never goes backwards");
+            return Err("S33: stored content never goes backwards");
         }
         self.entry = Some(Entry {
             fence: row.fence,

@@ -41,7 +41,7 @@ impl Process {
             };
             if is_servable && !waiting.visitor.leads {
                 return Err(
-                    "no visitor waits for another one's regeneration while there is a servable version",
+                    "S19: no visitor waits for another one's regeneration while there is a servable version",
                 );
             }
             if is_servable && waited >= POLICY.soft_timeout {
@@ -108,7 +108,7 @@ impl Process {
             && setup.faults[Fault::ClockBack as usize] == 0
             && version.published_at > stored.made
         {
-            return Err("a version is at least as old in memory as in the store");
+            return Err("S29: a version is at least as old in memory as in the store");
         }
         Ok(())
     }
@@ -136,7 +136,7 @@ impl World {
                 return Err("S4: the lock is its holder's while the lease is valid");
             }
             if lock.expires < lease.until {
-                return Err("a lease is not valid for longer than the lock");
+                return Err("S30: a lease is not valid for longer than the lock");
             }
         }
         Ok(())

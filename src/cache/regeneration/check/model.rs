@@ -21,6 +21,8 @@ impl Model for Setup {
     type Action = WorldAction;
 
     /// A lease, a cooldown, a second, the time of a hit-for-pass, and the timeout of the generator.
+    const SETTLES: Broken =
+        "S35: without further faults, every visitor is answered and every regeneration ends";
     const PATIENCE: u16 = 8;
 
     fn start(&self) -> World {

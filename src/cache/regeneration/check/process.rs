@@ -376,7 +376,7 @@ impl Process {
         if let (Some(CacheEntry::Version(before)), CacheEntry::Version(after)) = (&self.view, &view)
             && before.fence > after.fence
         {
-            return Err("the fences of the version in memory never fall");
+            return Err("S31: the fences of the version in memory never fall");
         }
         if let (Some(CacheEntry::Version(before)), CacheEntry::Version(after)) = (&self.view, &view)
             && before.is_unsaved()

@@ -249,7 +249,7 @@ impl Process {
             }
             Answer::Unavailable { .. } | Answer::Failed(_) => match &self.view {
                 Some(CacheEntry::Version(version)) if version.freshness(&context).is_servable() => {
-                    Err("no visitor gets an error while there is a servable version")
+                    Err("S32: no visitor gets an error while there is a servable version")
                 }
                 _ => Ok(()),
             },
