@@ -1,6 +1,7 @@
 //! The shared parts of a simulated site: the store, the data, the faults and the journal.
 
 use std::{
+    collections::HashSet,
     fmt,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -417,6 +418,68 @@ impl fmt::Display for Event {
             What::Called(number, call) => write!(f, "#{number} {}", text(call)),
             What::Repeated(call, result) => write!(f, "repeated: {} {result:?}", text(call)),
             what => write!(f, "{what:?}"),
+        }
+    }
+}
+
+/// The events of a journal that concern one key: its visits and generators, the calls about it with their answers,
+/// and what happens to whole processes.
+pub(crate) struct OfKey<'a> {
+    key: usize,
+    name: &'a str,
+    /// The numbers of the calls about the key.
+    calls: HashSet<u64>,
+    visits: HashSet<u32>,
+}
+
+impl<'a> OfKey<'a> {
+    pub(crate) fn new(key: usize, resource: &'a Resource) -> Self {
+        Self {
+            key,
+            name: &resource.name,
+            calls: HashSet::new(),
+            visits: HashSet::new(),
+        }
+    }
+
+    /// Returns true for an event of the key. The events come in the order of the journal.
+    pub(crate) fn concerns(&mut self, event: &Event) -> bool {
+        match &event.what {
+            What::Called(number, call) => {
+                // A sync and an invalidation concern every key.
+                let is_of_all = matches!(**call, Call::Invalidated(_) | Call::Invalidate(_));
+                let concerns = is_of_all || text(call).contains(&format!("{:?}", self.name));
+                let concerns = concerns || text(call).contains(&format!(" {} ", self.name));
+                concerns && self.calls.insert(*number)
+            }
+            What::Repeated(call, _) => text(call).contains(self.name),
+            What::Applied(number, _) | What::Answered(number) | What::Refused(number) => {
+                self.calls.contains(number)
+            }
+            What::Arrived { visit, key } => *key == self.key && self.visits.insert(*visit),
+            What::Left { visit } => self.visits.contains(visit),
+            What::Began { key, .. }
+            | What::Ended { key, .. }
+            | What::Got { key, .. }
+            | What::Changed { key, .. }
+            | What::Telling { key, .. }
+            | What::Told { key, .. } => *key == self.key,
+            What::Committed { .. }
+            | What::Settling
+            | What::Started { .. }
+            | What::Cut
+            | What::Away { .. }
+            | What::SetBack(_)
+            | What::Lull
+            | What::Quiet
+            | What::Stopped => true,
+            What::Locked { .. }
+            | What::Unlocked { .. }
+            | What::WorkBegan { .. }
+            | What::WorkEnded { .. }
+            | What::WorkAnswered { .. }
+            | What::Paid { .. }
+            | What::Unknown { .. } => false,
         }
     }
 }

@@ -27,7 +27,7 @@ use std::{
     time::Instant,
 };
 
-use ground::lock;
+use ground::{OfKey, lock};
 use oracle::Tally;
 
 /// Seeds of the default run.
@@ -97,6 +97,9 @@ const REACHED: [&str; 54] = [
 /// Has the seed to repeat; the journal of the seed is printed.
 const SEED: &str = "PERENNIAL_SIM_SEED";
 
+/// Has the number of a key beside a seed: only the events of this key are printed.
+const KEY: &str = "PERENNIAL_SIM_KEY";
+
 /// Has the number of seeds to run, and `PERENNIAL_SIM_FIRST` the first one.
 const COUNT: &str = "PERENNIAL_SIM_COUNT";
 
@@ -140,7 +143,8 @@ fn simulate(seed: u64, tally: &mut Tally) -> Result<(), String> {
         }
         let _ = write!(
             text,
-            "seed {seed}: {broken}\nAll of it: {SEED}={seed} cargo test --all-features --test sim seed_is_repeated -- --nocapture"
+            "seed {seed}: {broken}\nAll of it: {SEED}={seed} cargo test --all-features --test sim seed_is_repeated -- --nocapture\n\
+             Of one key: the same with {KEY}=0"
         );
         text
     })
@@ -179,8 +183,16 @@ fn seed_is_repeated() {
     };
     watch_panics();
     let run = world::run(seed);
+    let mut of_key = number(KEY).map(|key| {
+        let key = usize::try_from(key).expect("fits");
+        let resource = run.ground.plan.resources.get(key);
+        let resource = resource.unwrap_or_else(|| panic!("the seed has no key {key}"));
+        OfKey::new(key, resource)
+    });
     for event in &run.journal {
-        println!("{event}");
+        if of_key.as_mut().is_none_or(|of_key| of_key.concerns(event)) {
+            println!("{event}");
+        }
     }
     if let Err((_, broken)) = oracle::judge(&run, &mut Tally::new()) {
         panic!("seed {seed}: {broken}");
