@@ -1,8 +1,8 @@
 //! The statements of a site with many processes: the real engine, a store in memory that counts,
 //! and virtual time.
 //!
-//! `cargo bench --bench scale` prints the counts beside the model of `docs/scale.md`, the largest row after some
-//! minutes.
+//! `cargo bench --bench scale` prints the counts beside the model of `docs/scale.md`, the largest row after
+//! some minutes.
 
 use std::{
     convert::Infallible,

@@ -1,5 +1,5 @@
-//! The extensions by which a handler says something about its response: its tags, and the time after which it is stale.
-//! The layer takes them off before anybody else sees the response.
+//! The extensions by which a handler says something about its response: its tags, and the time after which it
+//! is stale. The layer takes them off before anybody else sees the response.
 
 use std::{sync::Arc, time::Duration};
 

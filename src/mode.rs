@@ -1,4 +1,5 @@
-//! The mode of a site: on, off, or for development. A mode changes policies and nothing else; see `Cache::applied`.
+//! The mode of a site: on, off, or for development. A mode changes policies and nothing else; see
+//! `Cache::applied`.
 
 use std::{env, fs, time::SystemTime};
 

@@ -1,5 +1,6 @@
-//! The policy of a page, [`Refresh`]: its interval and the limits of each wait, as plain values. What follows from them is
-//! decided in [`cache`](crate::cache); only the arithmetic of intervals, jitter and cooldowns is here.
+//! The policy of a page, [`Refresh`]: its interval and the limits of each wait, as plain values. What follows
+//! from them is decided in [`cache`](crate::cache); only the arithmetic of intervals, jitter and cooldowns is
+//! here.
 
 use std::{
     fmt,

@@ -85,8 +85,8 @@ fn exports(root: &str) -> BTreeMap<String, String> {
     imported.chain(renamed).collect()
 }
 
-/// Returns the modules that each module uses. `root` is the text of the module that has the modules, `prefix` its
-/// path, and `sources` are paths below its folder with their texts.
+/// Returns the modules that each module uses. `root` is the text of the module that has the modules, `prefix`
+/// its path, and `sources` are paths below its folder with their texts.
 fn arrows<'a>(
     root: &str,
     prefix: &str,

@@ -1,7 +1,7 @@
 //! The stored and cached content of a site: from a lookup in memory over a visit to an answer.
 //!
-//! [`Cache`] joins the components for [`site`](crate::site) and [`layer`](crate::layer). Each component owns its
-//! state, and uses only those below it, as `tests/structure.rs` checks by this table:
+//! [`Cache`] joins the components for [`site`](crate::site) and [`layer`](crate::layer). Each component owns
+//! its state, and uses only those below it, as `tests/structure.rs` checks by this table:
 //!
 //! | component | owns | uses |
 //! |---|---|---|
@@ -303,10 +303,10 @@ impl Cache {
         Visited { answer, leads }
     }
 
-    /// Invalidates a resource, and visits it as a visitor who demands a regeneration. For a regeneration that is under
-    /// way, here or in another process, the visit waits for the policy's `timeout` at most, and then for its
-    /// own. The answer is older than the invalidation after a failure, in a cooldown, while the database
-    /// fails, and after that time; the next visit regenerates the page then.
+    /// Invalidates a resource, and visits it as a visitor who demands a regeneration. For a regeneration that
+    /// is under way, here or in another process, the visit waits for the policy's `timeout` at most, and then
+    /// for its own. The answer is older than the invalidation after a failure, in a cooldown, while the
+    /// database fails, and after that time; the next visit regenerates the page then.
     pub(crate) async fn regenerate(
         &self,
         key: &str,

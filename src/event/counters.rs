@@ -1,5 +1,5 @@
-//! The counters behind [`Stats`]. A hit counts itself, so the counters are sharded: threads do not write to one cache
-//! line.
+//! The counters behind [`Stats`]. A hit counts itself, so the counters are sharded: threads do not write to
+//! one cache line.
 
 use std::{
     cell::Cell,

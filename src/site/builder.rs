@@ -1,5 +1,5 @@
-//! The settings of a site, and how it is opened. All checks of settings are in [`Builder::checked`], so that a setting
-//! that cannot be used is one error of `open`, which says what to write.
+//! The settings of a site, and how it is opened. All checks of settings are in [`Builder::checked`], so that
+//! a setting that cannot be used is one error of `open`, which says what to write.
 
 use std::{sync::Arc, time::Duration};
 
@@ -83,7 +83,8 @@ impl Builder {
     ///
     /// Beyond it, once a minute, a request removes pages that nobody seems to ask for, and the log says so:
     /// first stale ones that were generated once or that say that there is nothing, then other stale ones,
-    /// those first that have been stale for longest; fresh ones at last. Set the same capacity in each process. Zero is an error of `open`.
+    /// those first that have been stale for longest; fresh ones at last. Set the same capacity in each
+    /// process. Zero is an error of `open`.
     pub fn store_capacity(mut self, bytes: u64) -> Self {
         self.settings.store_capacity = (bytes < u64::MAX).then_some(bytes);
         self

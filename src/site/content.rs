@@ -1,4 +1,5 @@
-//! Generated content without a route: bytes and values that a closure generates, stored and regenerated as pages are.
+//! Generated content without a route: bytes and values that a closure generates, stored and regenerated as
+//! pages are.
 
 use std::{borrow::Cow, fmt, future::Future, sync::Arc, time::Duration};
 

@@ -1,4 +1,5 @@
-//! The public face of a site, [`Perennial`]. Each method is a few lines: the work is done by [`cache`](crate::cache).
+//! The public face of a site, [`Perennial`]. Each method is a few lines: the work is done by
+//! [`cache`](crate::cache).
 
 mod builder;
 pub(crate) mod content;

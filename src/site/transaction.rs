@@ -1,5 +1,5 @@
-//! Invalidations in the application's own transaction (the outbox pattern): they count if the transaction commits, and
-//! never otherwise.
+//! Invalidations in the application's own transaction (the outbox pattern): they count if the transaction
+//! commits, and never otherwise.
 
 use std::{fmt, sync::Arc};
 

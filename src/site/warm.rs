@@ -1,5 +1,5 @@
-//! Requests that the application sends through its own router: to fill the cache, to regenerate pages, and to explain an
-//! answer. [`own_request`](crate::layer) tells the layers about them.
+//! Requests that the application sends through its own router: to fill the cache, to regenerate pages, and to
+//! explain an answer. [`own_request`](crate::layer) tells the layers about them.
 
 use std::{collections::HashMap, sync::Arc};
 

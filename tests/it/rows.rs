@@ -24,7 +24,8 @@ const TURNS: u32 = 6;
 
 /// By default few. With ten million, in some minutes:
 ///
-/// `PERENNIAL_TEST_ROWS=10000000 scripts/with-servers cargo test --release --all-features --test it rows:: -- --nocapture`
+/// `PERENNIAL_TEST_ROWS=10000000 scripts/with-servers cargo test --release --all-features --test it rows:: --
+/// --nocapture`
 fn rows() -> u32 {
     let rows = std::env::var("PERENNIAL_TEST_ROWS");
     rows.map_or(20_000, |rows| rows.parse().expect("a number"))

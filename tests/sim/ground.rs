@@ -422,8 +422,8 @@ impl fmt::Display for Event {
     }
 }
 
-/// The events of a journal that concern one key: its visits and generators, the calls about it with their answers,
-/// and what happens to whole processes.
+/// The events of a journal that concern one key: its visits and generators, the calls about it with their
+/// answers, and what happens to whole processes.
 pub(crate) struct OfKey<'a> {
     key: usize,
     name: &'a str,

@@ -1,5 +1,5 @@
-//! The processes of a site, for its operators. A process with a status page holds a named lock, whose holder is its
-//! label; the list of such locks is the list of the processes.
+//! The processes of a site, for its operators. A process with a status page holds a named lock, whose holder
+//! is its label; the list of such locks is the list of the processes.
 
 use std::time::{Duration, SystemTime};
 

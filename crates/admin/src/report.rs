@@ -1,5 +1,5 @@
-//! The state of a site as data: what the status page, the JSON and the command line show, and the checks that say whether
-//! something needs attention.
+//! The state of a site as data: what the status page, the JSON and the command line show, and the checks that
+//! say whether something needs attention.
 
 use std::{
     cmp::Reverse,

@@ -161,8 +161,8 @@ impl Calendar {
         if time > LAST {
             return None;
         }
-        // A new look, as the system's database of time zones may have been replaced. Jiff keeps the
-        // zone for five minutes.
+        // The zone is looked up each time, as the system's database of time zones may have been replaced.
+        // Jiff keeps it for five minutes.
         let zone = TimeZone::get(&self.zone).unwrap_or(TimeZone::UTC);
         let next = self
             .expressions

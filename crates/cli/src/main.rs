@@ -133,7 +133,7 @@ enum Command {
     /// A live view of the status, locks and latest generations. Without a terminal, one line each
     /// time.
     Watch {
-        /// The time between two looks.
+        /// The time between two views.
         #[arg(long, default_value = "1s", value_parser = parse_duration)]
         every: Duration,
     },
@@ -203,7 +203,7 @@ pub(crate) struct Consent {
     dry_run: bool,
 }
 
-/// The end of a command that is no success.
+/// How a command has ended that has not succeeded.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The database or the command failed.

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal};
 use rustix::process::{getpid, kill_process};
 use tokio::time::{Instant, sleep};
 
-/// The time between two looks at the processes that are left.
+/// The time between two checks of which processes are left.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The time after which a process that KILL has not ended will not end.
@@ -19,8 +19,8 @@ const KILL_WAIT: Duration = Duration::from_secs(5);
 
 /// The processes of a command.
 pub(crate) struct Processes {
-    /// Linux: the process that keeps the others for this program, which is none of them. Elsewhere: the
-    /// process group.
+    /// On Linux, the process that keeps the others for this program, and which is none of them. Elsewhere,
+    /// the process group.
     pub(crate) keeper: Pid,
 }
 

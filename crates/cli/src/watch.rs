@@ -1,5 +1,5 @@
-//! `perennial watch`: the summary, the locks and the latest generations, shown again at an interval until a key is
-//! pressed.
+//! `perennial watch`: the summary, the locks and the latest generations, shown again at an interval until
+//! ctrl-c.
 
 use std::{
     io::{self, IsTerminal},
@@ -14,7 +14,7 @@ use crate::{Result, print, show};
 /// Clears a terminal and moves to its upper left corner.
 const CLEAR: &str = "\u{1b}[2J\u{1b}[H";
 
-/// Looks again and again, until an error or ctrl-c, which also ends a look at a slow database.
+/// Shows the site again and again, until an error or ctrl-c, which also ends a view of a slow database.
 pub(crate) async fn watch(site: &Perennial, every: Duration) -> Result {
     tokio::select! {
         biased;

@@ -1,4 +1,5 @@
-//! The identity of a request: key and digest.
+//! What makes two requests the same one: the client's key, and a digest of everything else, by which another
+//! request with the same key is recognised.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Uri, header, request::Parts};

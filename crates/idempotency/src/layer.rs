@@ -1,5 +1,5 @@
-//! The settings of the layer, and what its services share: the names of the rows, the pruning, and which unknown outcomes
-//! were logged. The service is in [`service`](super::service).
+//! The settings of the layer, and what its services share: the names of the rows, the pruning, and which
+//! unknown outcomes were logged. The service is in [`service`](super::service).
 
 use std::{
     collections::HashSet,

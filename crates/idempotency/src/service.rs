@@ -1,4 +1,7 @@
-//! The path of a request through its row.
+//! The path of a request through its row: begin it, run the service, store the response.
+//! [`state`](super::state) decides what follows each answer of the database; this module carries it out.
+//!
+//! Invariant: the service runs only after a `Begin` that the database has confirmed for this owner.
 
 use std::{
     panic::resume_unwind,

@@ -1,4 +1,5 @@
-//! The decisions about a request with an `Idempotency-Key`: no I/O, and no clock.
+//! The decisions about a request with an `Idempotency-Key`, as functions of the database's answers: no I/O,
+//! and no clock. `check/` searches them in every order.
 
 use perennial_store::{Begun, Error, RequestProgress};
 
@@ -15,7 +16,7 @@ pub(super) enum RequestAnswer<C> {
     InProgress,
     /// The first request with the key began, and its end is not known.
     Unknown,
-    /// The database fails: nothing is done.
+    /// The database fails, so nothing is done.
     Unavailable,
 }
 

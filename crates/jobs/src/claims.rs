@@ -1,5 +1,5 @@
-//! Claiming rows of the application's own table, so that several workers process each row once. [`Claims`] describes the
-//! table and claims; [`Claim`] is what one worker has. The statements are in `claims/sql.rs`.
+//! Claiming rows of the application's own table, so that several workers process each row once. [`Claims`]
+//! describes the table and claims; [`Claim`] is what one worker has. The statements are in `claims/sql.rs`.
 //!
 //! Invariant: a worker completes, releases and extends only rows that still carry its lock id.
 

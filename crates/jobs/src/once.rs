@@ -1,5 +1,6 @@
-//! Work that is to be done at most once, or until it has succeeded: the lock under which it runs stays as the mark that it
-//! was done. [`Once::mark_in`] writes that mark in the application's own transaction (`once/mark.rs`).
+//! Work that is to be done at most once, or until it has succeeded: the lock under which it runs stays as the
+//! mark that it was done. [`Once::mark_in`] writes that mark in the application's own transaction
+//! (`once/mark.rs`).
 
 mod mark;
 

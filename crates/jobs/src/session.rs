@@ -1,5 +1,5 @@
-//! Locks that live as long as a database session, for work that must not overlap even where its process is paused: the
-//! server ends the lock with the connection. The statements are in `session/sql.rs`.
+//! Locks that live as long as a database session, for work that must not overlap even where its process is
+//! paused: the server ends the lock with the connection. The statements are in `session/sql.rs`.
 
 mod sql;
 

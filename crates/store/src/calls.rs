@@ -1,10 +1,10 @@
 //! The list of operations that a store carries out, with the contract of each: this is the interface between
 //! Perennial and its database.
 //!
-//! An operation is a struct, such as [`Probe`], whose answer has a type ([`Operation`]). The enums [`Call`] and
-//! [`Reply`] hold any of them as values, which is what lets a test delay, repeat or lose an operation, and a simulation
-//! carry it out late. A new operation is one entry of the list at the end, an arm in `sql/store/mod.rs`, and one in
-//! `crates/testing`; the contract tests then run it on every store.
+//! An operation is a struct, such as [`Probe`], whose answer has a type ([`Operation`]). The enums [`Call`]
+//! and [`Reply`] hold any of them as values, which is what lets a test delay, repeat or lose an operation,
+//! and a simulation carry it out late. A new operation is one entry of the list at the end, an arm in
+//! `sql/store/mod.rs`, and one in `crates/testing`; the contract tests then run it on every store.
 //!
 //! Start with [`Backend`], whose documentation has the rules that hold for all operations.
 

@@ -1,5 +1,6 @@
-//! The one error type of all crates. Its [`kind`](Error::kind) is what a program matches on; its message is for a
-//! person, and says what to do. The constructors stand here too, so that an error of one kind has one wording.
+//! The one error type of all crates. Its [`kind`](Error::kind) is what a program matches on; its message is
+//! for a person, and says what to do. The constructors stand here too, so that an error of one kind has one
+//! wording.
 
 use std::{
     error::Error as StdError,

@@ -1,6 +1,6 @@
-//! What the layers of several crates need of HTTP and what no library on our list has: problem bodies (RFC 9457), lists in
-//! headers, the host of a request, and the headers of one connection. It stands in this crate because it is the one that
-//! all of them share; it uses nothing of the store.
+//! What the layers of several crates need of HTTP and what no library on our list has: problem bodies (RFC
+//! 9457), lists in headers, the host of a request, and the headers of one connection. It stands in this crate
+//! because it is the one that all of them share; it uses nothing of the store.
 
 use std::{borrow::Cow, time::Duration};
 

@@ -1,5 +1,6 @@
-//! The names of locks and pages, and the form in which the database stores them: a name of any length and any characters
-//! fits a column of 255 bytes, by its beginning and a digest where it does not fit as it is ([`bounded`]).
+//! The names of locks and pages, and the form in which the database stores them: a name of any length and any
+//! characters fits a column of 255 bytes, by its beginning and a digest where it does not fit as it is
+//! ([`bounded`]).
 
 use std::{borrow::Cow, convert::Infallible, fmt, str::FromStr};
 

@@ -1,5 +1,5 @@
-//! The handle of a store: every operation of `calls.rs` goes through [`Store::call`], which gives it a time limit,
-//! reports its outcome, and remembers whether the database works.
+//! The handle of a store: every operation of `calls.rs` goes through [`Store::call`], which gives it a time
+//! limit, reports its outcome, and remembers whether the database works.
 //!
 //! Invariant: no lock of this module is held while an event is reported, as its subscriber may call the site.
 

@@ -1,5 +1,5 @@
-//! What a store reports: operations, the state of the database, and locks. `Store::notify` writes the line of the log
-//! and hands the event to the site, which turns it into a public event and a metric.
+//! What a store reports: operations, the state of the database, and locks. `Store::notify` writes the line of
+//! the log and hands the event to the site, which turns it into a public event and a metric.
 
 use std::time::Duration;
 
@@ -89,7 +89,11 @@ impl StoreEvent<'_> {
                 tracing::info!(target: "perennial::database", operation, "the database works again");
             }
             Self::LockAcquired { name, fence } => lock!(debug, name, fence = fence.0, "acquired"),
-            Self::LockContended { name } => lock!(debug, name, "taken by another holder"),
+            Self::LockContended { name } => lock!(
+                debug,
+                name,
+                "not acquired: another holder has it, or has had it since it was last seen"
+            ),
             Self::LockLost {
                 name,
                 fence,

@@ -1,5 +1,5 @@
-//! The public [`Database`] of this crate: a site's database in memory, which a test can make fail, hang, lose replies, or
-//! move its clock.
+//! The public [`Database`] of this crate: a site's database in memory, which a test can make fail, hang, lose
+//! replies, or move its clock.
 
 use std::{fmt, sync::Arc, time::Duration};
 

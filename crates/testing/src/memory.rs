@@ -1,4 +1,5 @@
-//! A store in memory that keeps the contract of [`Backend`], on Tokio's clock.
+//! A store in memory that keeps the contract of [`Backend`], on Tokio's clock. The same contract tests run on
+//! it as on the real databases, so that a test on it says something about them.
 
 use std::{
     sync::Mutex,

@@ -1,4 +1,4 @@
-//! The rows of the store in memory, and the effect of each statement on the rows.
+//! The tables in memory, and what each operation does to them, in one place and under one lock.
 
 use std::collections::BTreeMap;
 

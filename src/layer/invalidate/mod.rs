@@ -1,7 +1,7 @@
 //! The layer that invalidates pages after a change.
 //!
-//! [`Change`] is the guard of one request that may change data: it invalidates after a success, and also where nobody
-//! learns the outcome. `RefreshLayer::invalidate_on_unsafe` uses it, too.
+//! [`Change`] is the guard of one request that may change data: it invalidates after a success, and also
+//! where nobody learns the outcome. `RefreshLayer::invalidate_on_unsafe` uses it, too.
 
 mod change;
 mod layer;

@@ -1,5 +1,5 @@
-//! One call of the inner service as a generator: from the generator's request to content, a bypass or a failure. The
-//! caller runs it in a task of its own, under a lease.
+//! One call of the inner service as a generator: from the generator's request to content, a bypass or a
+//! failure. The caller runs it in a task of its own, under a lease.
 
 use std::sync::{Arc, Weak};
 

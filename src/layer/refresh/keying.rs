@@ -1,7 +1,8 @@
-//! Which parts of a request make its key: [`Key`] is the setting, and [`Resource`] what it yields for one request.
+//! Which parts of a request make its key: [`Key`] is the setting, and [`Resource`] what it yields for one
+//! request.
 //!
-//! Invariant: what is not in the key is not in the generator's request either, so that no visitor's part of a request
-//! gets into another one's page.
+//! Invariant: what is not in the key is not in the generator's request either, so that no visitor's part of a
+//! request gets into another one's page.
 
 use std::{borrow::Cow, fmt, sync::Arc};
 

@@ -1,4 +1,5 @@
-//! The settings of the layer. Its documentation is the place where users read what is stored, and what a handler sees.
+//! The settings of the layer. Its documentation is the place where users read what is stored, and what a
+//! handler sees.
 
 use std::{fmt, sync::Arc};
 
@@ -161,10 +162,10 @@ impl RefreshLayer {
 
     /// Invalidates the pages that a successful unsafe request names (RFC 9111 §4.4). Default: none.
     ///
-    /// When the service answers a method that is not safe (as GET, HEAD, OPTIONS, QUERY, TRACE and
-    /// WebDAV's PROPFIND, REPORT and SEARCH are) by 2xx or 3xx, the layer [invalidates](crate::Perennial::invalidate) the request's own URI, and the URIs of the
-    /// same host in `Location` and `Content-Location`; with [`Key::name`](crate::Key::name) and
-    /// [`Key::by`](crate::Key::by), only the request's own key.
+    /// When the service answers a method that is not safe (as GET, HEAD, OPTIONS, QUERY, TRACE and WebDAV's
+    /// PROPFIND, REPORT and SEARCH are) by 2xx or 3xx, the layer [invalidates](crate::Perennial::invalidate)
+    /// the request's own URI, and the URIs of the same host in `Location` and `Content-Location`; with
+    /// [`Key::name`](crate::Key::name) and [`Key::by`](crate::Key::by), only the request's own key.
     ///
     /// # Cancel safety
     ///

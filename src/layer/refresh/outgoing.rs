@@ -1,5 +1,5 @@
-//! The forms in which a stored response leaves: whole, a part, a 304, a 412, or the layer's own 503 and 508, with the
-//! headers that other caches go by.
+//! The forms in which a stored response leaves: whole, a part, a 304, a 412, or the layer's own 503 and 508,
+//! with the headers that other caches go by.
 
 use std::{ops::Range, time::Duration};
 

@@ -1,5 +1,5 @@
-//! From an answer of the cache to a response: adds the headers of a hit, evaluates the request's conditions, and counts
-//! what was served.
+//! From an answer of the cache to a response: adds the headers of a hit, evaluates the request's conditions,
+//! and counts what was served.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,8 +1,9 @@
-//! The service of the layer: what happens to a request, from its first look at the method to the response. Start with
-//! `call`: a hit leaves it as a ready future, a bypass goes to `pass`, an unsafe request to `change`, and everything else
-//! to `visit`.
+//! The service of the layer: what happens to a request, from its first look at the method to the response.
+//! Start with `call`: a hit leaves it as a ready future, a bypass goes to `pass`, an unsafe request to
+//! `change`, and everything else to `visit`.
 //!
-//! Invariant: the inner service is cloned, and never called in place, so that a hit does not wait for its readiness.
+//! Invariant: the inner service is cloned, and never called in place, so that a hit does not wait for its
+//! readiness.
 
 use std::{
     fmt,

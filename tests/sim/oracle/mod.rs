@@ -2,9 +2,9 @@
 //! event is missing at the end.
 //!
 //! The numbers of the promises are those of docs/invariants.md, which has their reasons. Each module judges
-//! some of them: `statements` what is stored, `leases` leases and cooldowns, `visitors` what visitors get, `cost`
-//! the number of statements, and `jobs` named work and idempotent requests. S16 is only counted here, and S9
-//! is judged here alone.
+//! some of them: `statements` what is stored, `leases` leases and cooldowns, `visitors` what visitors get,
+//! `cost` the number of statements, and `jobs` named work and idempotent requests. S16 is only counted here,
+//! and S9 is judged here alone.
 
 mod cost;
 mod jobs;

@@ -1,4 +1,5 @@
-//! The decision about access, and the extractors that handlers require.
+//! Who may see the status page and who may act. Every handler, but for those of the style sheet and the
+//! script, demands one of the two extractors here, so that no page and no action is without a check.
 
 use std::sync::Arc;
 

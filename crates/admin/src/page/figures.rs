@@ -1,4 +1,5 @@
-//! The figures of the pages as JSON. A field is added without a new schema number, and never removed.
+//! The figures of the pages as JSON, for programs. A field is added without a new schema number, and never
+//! removed.
 
 use std::{sync::Arc, time::Duration};
 

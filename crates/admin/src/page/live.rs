@@ -1,4 +1,5 @@
-//! The latest events, and the stream for an open page.
+//! What the viewers of a process share: the latest events, the latest report, and the stream for open pages.
+//! The database is asked once in five seconds, however many pages are open.
 
 use std::{
     collections::{BTreeMap, VecDeque},

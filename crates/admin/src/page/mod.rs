@@ -1,5 +1,5 @@
-//! The status page: a router of HTML pages, JSON and an event stream over one site. `access` decides who may see it and
-//! act, `pages` shows, `actions` changes, and `live` is what viewers share.
+//! The status page: a router of HTML pages, JSON and an event stream over one site. `access` decides who may
+//! see it and act, `pages` shows, `actions` changes, and `live` is what viewers share.
 
 mod access;
 mod actions;

@@ -1,5 +1,5 @@
-//! The promises about the requests with one key, which the check compares with every step. Their numbers are those of docs/invariants.md. No part
-//! depends on rows or statements.
+//! The promises about the requests with one key, which the check compares with every step. Their numbers are
+//! those of docs/invariants.md. No part depends on rows or statements.
 
 use crate::search::Broken;
 

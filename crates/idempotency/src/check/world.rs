@@ -14,7 +14,7 @@ pub(super) const AGAIN: i8 = 2;
 /// The time for which a response is stored.
 const LIFETIME: i8 = 1;
 
-/// A request, its run and its response have one number. 0: none.
+/// A request, its run and its response have one number. Zero means that there is none.
 pub(super) type Owner = i64;
 
 /// The reply to a `Begin` of the request was lost: the store may carry the `Begin` out later.
@@ -45,7 +45,7 @@ pub(super) enum Phase {
 pub(super) struct Row {
     pub(super) owner: Owner,
     pub(super) sent: Sent,
-    /// The time since the `Begin` or the `Finish`. Negative: the clock was set back.
+    /// The time since the `Begin` or the `Finish`. It is negative if the clock was set back.
     pub(super) age: i8,
     /// `None` means that the request has not finished.
     pub(super) done: Option<Option<Owner>>,

@@ -1,5 +1,5 @@
-//! The statements on an application's table, written for its names and its columns, which are checked before they become
-//! SQL.
+//! The statements on an application's table, written for its names and its columns, which are checked before
+//! they become SQL.
 
 use std::time::Duration;
 

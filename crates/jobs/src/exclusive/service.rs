@@ -1,5 +1,5 @@
-//! Takes the lock of a request, runs the inner service under it, and releases the lock after the response, or after its
-//! last byte.
+//! Takes the lock of a request, runs the inner service under it, and releases the lock after the response, or
+//! after its last byte.
 
 use std::{
     task::{Context, Poll},

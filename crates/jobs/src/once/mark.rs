@@ -1,4 +1,5 @@
-//! The mark of once-only work in a transaction of the application's own.
+//! The mark of once-only work, written in a transaction of the application's own, so that the work and its
+//! mark are committed together.
 
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
 //! Waiting for a lock that somebody else holds.
 //!
-//! There is no queue in the database, as it would have to outlive crashes. Waiters poll at random times instead, and
-//! [`Queues`] bounds how many of a process do so at once: a crowd of visitors does not become a crowd of statements.
+//! There is no queue in the database, as it would have to outlive crashes. Waiters poll at random times
+//! instead, and [`Queues`] bounds how many of a process do so at once: a crowd of visitors does not become a
+//! crowd of statements.
 
 use std::{
     collections::HashMap,

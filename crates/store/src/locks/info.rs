@@ -1,5 +1,5 @@
-//! What a lock shows of itself to others: who holds it, since when, and what for. The column `owner` has the holder's
-//! label and action beside its random number, and this module writes and reads that text.
+//! What a lock shows of itself to others: who holds it, since when, and what for. The column `owner` has the
+//! holder's label and action beside its random number, and this module writes and reads that text.
 
 use std::time::Duration;
 

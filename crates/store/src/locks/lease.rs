@@ -1,5 +1,6 @@
-//! A held lock. [`Lease`] is what the holder has; a task beside it extends the lease until it is released, dropped or
-//! lost. What to do next is decided in [`state`](super::state), without I/O; this module carries it out.
+//! A held lock. [`Lease`] is what the holder has; a task beside it extends the lease until it is released,
+//! dropped or lost. What to do next is decided in [`state`](super::state), without I/O; this module carries
+//! it out.
 //!
 //! Invariant: after a loss that the holder has seen, the lease never counts as held again.
 

@@ -1,11 +1,11 @@
 //! Locks by name, shared by all processes on a database.
 //!
-//! [`Locks`] takes, inspects and breaks locks; [`Lease`] is a held one, and [`LockAttempt`] waits for one. `state` decides
-//! about the times of a lease, as functions of values. The statements are in `sql/statements/locks.rs`, and
-//! [`TryLock`] has the contract.
+//! [`Locks`] takes, inspects and breaks locks; [`Lease`] is a held one, and [`LockAttempt`] waits for one.
+//! `state` decides about the times of a lease, as functions of values. The statements are in
+//! `sql/statements/locks.rs`, and [`TryLock`] has the contract.
 //!
-//! Invariant: an acquisition whose caller has left, or whose reply was lost, is undone; it never holds the lock for
-//! longer than one lease.
+//! Invariant: an acquisition whose caller has left, or whose reply was lost, is undone; it never holds the
+//! lock for longer than one lease.
 
 mod attempt;
 mod info;

@@ -1,5 +1,5 @@
-//! How Perennial opens an SQLite file: in WAL mode, with a busy timeout, and with patience where several processes open a
-//! new file at once.
+//! How Perennial opens an SQLite file: in WAL mode, with a busy timeout, and with patience where several
+//! processes open a new file at once.
 
 use std::str::FromStr;
 

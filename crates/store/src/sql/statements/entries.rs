@@ -1,5 +1,5 @@
-//! The statements on stored pages. A comment lists the arguments before the arrow, and the columns of the answer after
-//! it.
+//! The statements on stored pages. A comment lists the arguments before the arrow, and the columns of the
+//! answer after it.
 
 use super::PerDialect;
 

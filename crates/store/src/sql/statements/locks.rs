@@ -1,5 +1,5 @@
-//! The statements on locks. `TRY` is the one that everything rests on: it takes a free lock and moves the fence, in one
-//! statement, without waiting for anybody.
+//! The statements on locks. `TRY` is the one that everything rests on: it takes a free lock and moves the
+//! fence, in one statement, without waiting for anybody.
 
 use super::PerDialect;
 

@@ -1,5 +1,5 @@
-//! The operations of `calls.rs` on stored pages: they run the statements of `statements/entries.rs` and read their rows.
-//! A row that cannot be read is left out or shown empty, so that it stops no list and no purge.
+//! The operations of `calls.rs` on stored pages: they run the statements of `statements/entries.rs` and read
+//! their rows. A row that cannot be read is left out or shown empty, so that it stops no list and no purge.
 
 use bytes::Bytes;
 use http::{Response, StatusCode};

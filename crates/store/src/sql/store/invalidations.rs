@@ -1,5 +1,5 @@
-//! The operations of `calls.rs` on invalidations and the outbox. Rows of the outbox are numbered together where that
-//! works, and one by one where one of them is refused.
+//! The operations of `calls.rs` on invalidations and the outbox. Rows of the outbox are numbered together
+//! where that works, and one by one where one of them is refused.
 
 use std::collections::HashMap;
 

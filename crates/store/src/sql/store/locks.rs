@@ -1,5 +1,5 @@
-//! The operations of `calls.rs` on locks. An attempt whose connection broke is sent once more, and tells so: the first
-//! sending may still arrive.
+//! The operations of `calls.rs` on locks. An attempt whose connection broke is sent once more, and tells so:
+//! the first sending may still arrive.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
