@@ -139,7 +139,7 @@ pub enum Event {
         /// The fence of the lease.
         fence: Fence,
     },
-    /// An attempt found the lock taken.
+    /// An attempt did not get the lock: another holder has it, or has had it since it was last seen.
     #[non_exhaustive]
     LockContended {
         /// The lock's kind.

@@ -41,7 +41,7 @@ pub enum StoreEvent<'a> {
         /// The fence of the lease.
         fence: Fence,
     },
-    /// An attempt found the lock taken.
+    /// An attempt did not get the lock: another holder has it, or has had it since it was last seen.
     LockContended {
         /// The lock's name.
         name: &'a LockName,
