@@ -34,6 +34,7 @@ macro_rules! chapters {
 [soak]: https://docs.rs/crate/perennial/latest/source/docs/soak.svg
 [tested-site]: https://docs.rs/perennial-testing
 [testing-crate]: https://docs.rs/perennial-testing
+[twice]: https://docs.rs/crate/perennial/latest/source/docs/debugging.md
 "]
         #[doc = include_str!($file)]
         pub mod $name {}

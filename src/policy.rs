@@ -159,6 +159,10 @@ impl Refresh {
     /// Sets the time for which a process that has crashed still holds the lock. Default: 15 s.
     /// While a generator runs, its process extends the lease each time a third of it has passed.
     ///
+    /// A process that stands still for longer than the rest of its lease, which is two thirds of it at least,
+    /// is taken for a crashed one: another process generates the page as well, and the first result is
+    /// refused.
+    ///
     /// # Panics
     ///
     /// Panics outside of 10 ms – 1 year.

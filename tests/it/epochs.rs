@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use crate::{
     databases::Db,
     elsewhere::Counted,
-    hooked::{Hook, Hooked, Side},
+    hooked::{Hook, Hooked, When},
     invalidation::{HEARD, Process},
     paused::{Shared, here},
     support::{Crowd, Folder, HANG, Origin, get, until},
@@ -136,7 +136,7 @@ impl Gate {
         Self(Arc::new((watch::Sender::new(false), AtomicUsize::new(0))))
     }
 
-    fn hook(&self, operation: &'static str, side: Side) -> Hook {
+    fn hook(&self, operation: &'static str, side: When) -> Hook {
         let gate = self.clone();
         Arc::new(move |called, on| {
             let gate = gate.clone();
@@ -169,7 +169,7 @@ async fn names_that_are_pruned_while_a_process_catches_up_are_not_lost() {
         let hook: Hook = Arc::new(move |called, side| {
             let (pruning, lists) = (pruning.clone(), Arc::clone(&lists));
             Box::pin(async move {
-                if (called, side) != ("sync-latest", Side::Before) {
+                if (called, side) != ("sync-latest", When::Before) {
                     return;
                 }
                 if at.get(lists.fetch_add(1, SeqCst)) == Some(&true) {
@@ -216,7 +216,7 @@ async fn answer_to_a_question_from_before_a_pause_is_not_enough() {
     let builder = Perennial::builder()
         .statement_timeout(HANG)
         .database_patience(HANG);
-    let site = hooked(&shared, builder, gate.hook("sync", Side::After));
+    let site = hooked(&shared, builder, gate.hook("sync", When::After));
     let other = shared.site();
     let number = Arc::new(AtomicUsize::new(1));
     assert_eq!(visit(&site, &number).await, "1");
@@ -312,7 +312,7 @@ async fn a_revision_that_cannot_be_stored_keeps_no_stored_page_back() {
         let open = |revision| {
             let store = Hooked {
                 store: Box::new(database.clone()),
-                hook: gate.hook("invalidate", Side::Before),
+                hook: gate.hook("invalidate", When::Before),
             };
             let builder = Perennial::builder().revision(revision);
             builder.with_store(Box::new(store)).expect("opens")

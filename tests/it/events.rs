@@ -180,10 +180,10 @@ async fn database_that_fails_and_returns_is_two_events_and_two_lines() {
     advance(Duration::from_secs(2)).await;
     let away = drain(&mut events);
     let count = |events: &[Event], operation: &str| {
-        let of_step = events.iter().filter(|event| {
+        let of_operation = events.iter().filter(|event| {
             matches!(event, Event::DatabaseUnavailable { operation: it, .. } | Event::DatabaseBack { operation: it, .. } if *it == operation)
         });
-        of_step.count()
+        of_operation.count()
     };
     assert_eq!(count(&away, "sync"), 1, "{away:?}");
     assert!(!site.stats().database_available);

@@ -6,13 +6,13 @@ use perennial_store::{Backend, Call, CallFuture, Reply, error::BoxError};
 
 /// The side of an operation on which a hook is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum When {
     Before,
     After,
 }
 
 /// A hook gets the name of an operation. The operation continues when the future is ready.
-pub(crate) type Hook = Arc<dyn Fn(&'static str, Side) -> HookFuture + Send + Sync>;
+pub(crate) type Hook = Arc<dyn Fn(&'static str, When) -> HookFuture + Send + Sync>;
 pub(crate) type HookFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 pub(crate) struct Hooked {
@@ -23,9 +23,9 @@ pub(crate) struct Hooked {
 impl Hooked {
     async fn answer(&self, call: Call) -> Result<Reply, BoxError> {
         let operation = call.name();
-        (self.hook)(operation, Side::Before).await;
+        (self.hook)(operation, When::Before).await;
         let answer = self.store.call(call).await;
-        (self.hook)(operation, Side::After).await;
+        (self.hook)(operation, When::After).await;
         answer
     }
 }

@@ -27,7 +27,7 @@ use perennial::{
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use crate::{
-    hooked::{Hook, Hooked, Side},
+    hooked::{Hook, Hooked, When},
     paused::{Process, Shared, here, synced},
     support::{Crowd, Origin, get, patient, request, until},
 };
@@ -426,7 +426,7 @@ async fn cooldown_that_is_read_during_a_purge_ends_with_it() {
     let there = app(&other);
     let hook: Hook = Arc::new(move |step, side| {
         Box::pin(async move {
-            if (step, side) == ("purge", Side::Before) {
+            if (step, side) == ("purge", When::Before) {
                 synced().await;
                 assert_eq!(get(there, "/p").await.status, 503);
             }

@@ -15,7 +15,7 @@ use tokio::{sync::mpsc, task::JoinHandle, time::Instant};
 
 use crate::{
     databases::Db,
-    hooked::{Hook, Hooked, Side},
+    hooked::{Hook, Hooked, When},
     server::{Kind, Server},
     support::{Crowd, HANG, Origin, get, serve, until},
     wire::{State, Wire},
@@ -60,8 +60,8 @@ fn stopping(stops: &Stops) -> Hook {
     Arc::new(move |operation, side| {
         let mut stops = stops.lock().expect("not poisoned");
         let stop = match side {
-            Side::Before => stops.remove(operation),
-            Side::After => None,
+            When::Before => stops.remove(operation),
+            When::After => None,
         };
         Box::pin(async move {
             if let Some(stop) = stop {

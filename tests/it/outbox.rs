@@ -12,7 +12,7 @@ use perennial_store::{Epoch, Invalidated, Number};
 
 use crate::{
     databases::Db,
-    hooked::{Hook, Hooked, Side},
+    hooked::{Hook, Hooked, When},
     invalidation::{HEARD, Process, pair},
     paused::{self, Shared},
     support::{Origin, every, patient, until},
@@ -244,7 +244,7 @@ async fn numbering_that_does_not_end_delays_no_visitor_and_is_not_begun_twice() 
     let begun = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&begun);
     let hook: Hook = Arc::new(move |step, side| match (step, side) {
-        ("number", Side::Before) => {
+        ("number", When::Before) => {
             counted.fetch_add(1, SeqCst);
             Box::pin(std::future::pending())
         }

@@ -305,10 +305,13 @@ impl LeaseCore {
                 // The store has logged it.
                 Ok(Err(_)) => Extension::Failed,
                 Err(_) => {
+                    // A process that stood still comes here long after the end of its lease.
+                    let late = Instant::now().saturating_duration_since(until);
                     tracing::warn!(
                         target: "perennial::lock",
                         name = self.row.name.as_str(),
-                        "an extension had no answer before the end of the lease: neither a connection nor the database's"
+                        late_ms = u64::try_from(late.as_millis()).unwrap_or(u64::MAX),
+                        "the lease has ended before it was extended: the database did not answer in time, or this process stood still"
                     );
                     Extension::Failed
                 }
