@@ -52,8 +52,13 @@ impl From<RevisionEpoch> for i64 {
     }
 }
 
-/// What a process knew of invalidations before a generator began. Content is stored with exactly this and
-/// nothing later, because the generator may have read its data before a later invalidation was made.
+/// What was known of invalidations before a generator began: by this process, or by the database when it was
+/// asked for the lock. Content is stored with nothing later, because the generator may have read its data
+/// before a later invalidation was made.
+///
+/// The epoch may be later than what this process has heard of. So it says what the *data* of the generator
+/// cannot be older than, and nothing about parts that come from memory; see
+/// [`Inherited::limit_epoch`](crate::cache::parts::Inherited::limit_epoch).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Snapshot {
     pub(crate) epoch: Epoch,

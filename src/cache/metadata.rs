@@ -31,7 +31,8 @@ use crate::{
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Metadata {
-    /// The latest epoch that was known before the generator began. Later invalidations apply to the version.
+    /// The latest epoch that was known before the generator began, or an earlier one if a part may be older.
+    /// Later invalidations apply to the version.
     #[serde(skip)]
     pub(crate) epoch: Epoch,
     /// This process's latest [sighting](crate::cache::epochs::Sighting) before the generator began, so that

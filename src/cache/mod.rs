@@ -265,7 +265,7 @@ impl Cache {
 
     /// Visits a page as a part of the content that `run` generates. An invalidated version is not good enough
     /// for that, so the visit waits for a new one, for as long as the run has time. The content inherits the
-    /// keys, tags and freshness of the part.
+    /// keys, tags, freshness and epoch of the part.
     pub(crate) async fn visit_as_part(
         &self,
         key: &str,
@@ -275,6 +275,17 @@ impl Cache {
         generate: impl FnOnce() -> Result<Generate, Bypass>,
     ) -> Visited {
         let until = run.waits_until();
+        let Environment { list, store, .. } = &self.environment;
+        // The content's epoch may be the database's or that of an invalidation of this process, and other
+        // processes' invalidations from before it may not have been heard of yet. Without a sync the content
+        // would get an earlier epoch, and would soon be regenerated once more.
+        if let Some(until) = until
+            && list.seen() < run.epoch()
+            && !store.is_failing()
+        {
+            let _ = tokio::time::timeout_at(until, self.sync.wait_until_current()).await;
+        }
+        let seen = list.seen();
         let options = VisitOptions {
             min_epoch: until.map_or(Epoch::NONE, |_| Epoch::MAX),
             ..options
@@ -294,7 +305,7 @@ impl Cache {
         let answer = self.or_servable(answer, key, policy);
         match &answer {
             Answer::Version(version) => {
-                run.inherit(version, &self.environment.context(key, policy));
+                run.inherit(version, seen, &self.environment.context(key, policy));
             }
             Answer::Failed(_) | Answer::Unavailable { .. } => run.inherit_missing(),
             // The response that the service gives in this place is inherited by the caller.

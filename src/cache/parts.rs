@@ -4,8 +4,10 @@
 //! A [`RunContext`] is one run of a generator, as everything that runs inside of it sees it. A task-local
 //! finds it or, where a middleware hands the request to another task, the request's extensions do.
 //!
-//! Invariants: a generator never waits for itself, directly or through others ([`Chain`]); and what it starts
-//! runs on its own permit, as all permits may belong to generators that wait for such work.
+//! Invariants: a generator never waits for itself, directly or through others ([`Chain`]); what it starts runs
+//! on its own permit, as all permits may belong to generators that wait for such work; and content never has a
+//! later epoch than its parts ([`Inherited::limit_epoch`]), or an invalidation that applies to a part would not
+//! apply to the content.
 
 use std::{
     collections::BTreeSet,
@@ -17,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-use perennial_store::locked;
+use perennial_store::{Epoch, locked};
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 
 use crate::cache::{
@@ -52,6 +54,8 @@ pub(crate) struct RunContext {
     permit: Option<Permit>,
     /// The time until which the run waits for parts.
     until: Instant,
+    /// The epoch of the content: what this process or the database knew before the generator began.
+    epoch: Epoch,
 }
 
 /// A generator, with the chain of generators that wait for it.
@@ -88,6 +92,8 @@ pub(crate) struct Inherited {
     pub(crate) depends_on_everything: bool,
     /// The time at which the first of the parts is stale.
     fresh_until: Option<Instant>,
+    /// The latest epoch up to which no part has missed an invalidation. `None` means that there are no parts.
+    parts_epoch: Option<Epoch>,
     /// A part was stale, provisional itself, or missing.
     pub(crate) is_provisional: bool,
 }
@@ -99,9 +105,22 @@ impl Inherited {
             .map(|fresh_until| fresh_until - Instant::now())
     }
 
-    fn add(&mut self, version: &Version, context: &DecisionContext<'_>) {
+    /// Returns the epoch to store with the content, given the one from before its generator began. The
+    /// generator's own data is newer than all invalidations up to that epoch. A part from memory may not be,
+    /// if this process had not heard of all of them when it took the part.
+    pub(crate) fn limit_epoch(&self, epoch: Epoch) -> Epoch {
+        self.parts_epoch.unwrap_or(epoch).min(epoch)
+    }
+
+    /// Adds a part. `seen` is the epoch up to which this process knew all invalidations when it asked for
+    /// the part.
+    fn add(&mut self, version: &Version, seen: Epoch, context: &DecisionContext<'_>) {
         let meta = &version.page.meta;
         let stored = &meta.stored;
+        // The part's generator has seen what was invalidated up to the part's epoch, and this process has
+        // checked the rest.
+        let checked = seen.max(stored.epoch);
+        self.parts_epoch = self.parts_epoch.into_iter().chain([checked]).min();
         self.keys.insert(meta.key().to_owned());
         self.keys.extend(stored.parts.iter().cloned());
         self.tags.extend(stored.tags.iter().cloned());
@@ -136,13 +155,14 @@ impl Inherited {
 impl RunContext {
     /// Creates the context of a generator of this key. `outer` are the generators that wait for it. Its calls
     /// for parts wait until three quarters of `timeout` have passed at most, which leaves it the rest to
-    /// render.
+    /// render. `epoch` is the epoch of the content.
     pub(crate) fn for_generator(
         site: SiteId,
         key: &Arc<str>,
         outer: Option<Arc<Chain>>,
         permit: Option<Permit>,
         timeout: Duration,
+        epoch: Epoch,
     ) -> Self {
         let now = Instant::now();
         let key = Arc::clone(key);
@@ -153,6 +173,7 @@ impl RunContext {
             site,
             permit,
             until: now.checked_add(timeout / 4 * 3).unwrap_or(now),
+            epoch,
         }
     }
 
@@ -169,7 +190,13 @@ impl RunContext {
             site,
             permit,
             until: Instant::now(),
+            epoch: Epoch::NONE,
         }
+    }
+
+    /// Returns the epoch of the content, which [`Inherited::limit_epoch`] may lower.
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.epoch
     }
 
     /// Runs `work` in this context, in this task.
@@ -216,10 +243,11 @@ impl RunContext {
         Some(self.until).filter(|until| *until > Instant::now())
     }
 
-    /// Inherits the keys, tags and freshness of a part.
-    pub(crate) fn inherit(&self, part: &Version, context: &DecisionContext<'_>) {
+    /// Inherits the keys, tags, freshness and epoch of a part. `seen` is the epoch up to which this process
+    /// knew all invalidations when it asked for the part.
+    pub(crate) fn inherit(&self, part: &Version, seen: Epoch, context: &DecisionContext<'_>) {
         self.change(part.page.meta.key(), |inherited| {
-            inherited.add(part, context);
+            inherited.add(part, seen, context);
         });
     }
 

@@ -2,6 +2,7 @@
 
 use std::{
     convert::Infallible,
+    future::{pending, ready},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
@@ -12,7 +13,10 @@ use std::{
 use axum::{Router, routing::get as route};
 use perennial::{Builder, Error, Perennial, Refresh};
 
-use crate::support::get;
+use crate::{
+    hooked::{Hook, Hooked, When},
+    support::get,
+};
 
 const HOUR: Refresh = Refresh::every(Duration::from_hours(1));
 const SECOND: Duration = Duration::from_secs(1);
@@ -131,6 +135,63 @@ async fn a_page_is_stale_soon_whose_part_has_a_stale_part() {
         visit_for(&app, 60 * SECOND).await;
         assert_eq!(database.generations("/"), generations);
     }
+}
+
+/// The process invalidates the page itself, before it has heard of the earlier change, which applies to the
+/// part that it has in memory. Its next sync answers, or does not.
+#[tokio::test(start_paused = true)]
+async fn page_does_not_outlive_a_change_of_its_part_that_was_not_heard_of_in_time() {
+    for (as_values, syncs_hang) in [(false, false), (true, false), (false, true), (true, true)] {
+        let database = perennial_testing::Database::new();
+        let here = Levels::of(&database, Perennial::builder());
+        let hang = Arc::new(AtomicBool::new(false));
+        let hangs = Arc::clone(&hang);
+        let hook: Hook = Arc::new(move |operation, when| {
+            match operation == "sync" && when == When::Before && hangs.load(SeqCst) {
+                true => Box::pin(pending()),
+                false => Box::pin(ready(())),
+            }
+        });
+        let store = Box::new(database.clone());
+        let site = Perennial::builder().with_store(Box::new(Hooked { store, hook }));
+        let there = Levels {
+            site: site.expect("opens"),
+            as_values,
+            ..here.clone()
+        };
+        let app = there.app();
+        assert_eq!(visit_for(&app, 10 * SECOND).await, "page[a[1]]");
+        // The next sync is a second away.
+        there.site.caught_up().await.expect("answers");
+        hang.store(syncs_hang, SeqCst);
+        here.datum.store(2, SeqCst);
+        here.site.invalidate_tag("datum").await.expect("is stored");
+        there.site.invalidate("/").await.expect("is stored");
+        visit_for(&app, 10 * SECOND).await;
+        hang.store(false, SeqCst);
+        let shown = visit_for(&app, 30 * SECOND).await;
+        assert_eq!(shown, "page[a[2]]", "{as_values} {syncs_hang}");
+        // The page of fresh parts lasts.
+        let generations = database.generations("/");
+        visit_for(&app, 60 * SECOND).await;
+        assert_eq!(database.generations("/"), generations);
+    }
+}
+
+/// The process learns its own invalidation before the next sync tells it whether there were earlier ones.
+#[tokio::test(start_paused = true)]
+async fn invalidated_page_with_fresh_parts_is_generated_once() {
+    let database = perennial_testing::Database::new();
+    let levels = Levels::of(&database, Perennial::builder());
+    let app = levels.app();
+    assert_eq!(visit_for(&app, 10 * SECOND).await, "page[a[1]]");
+    levels.site.caught_up().await.expect("answers");
+    let generations = database.generations("/");
+    levels.site.invalidate("/").await.expect("is stored");
+    for _ in 0..3 {
+        assert_eq!(visit(&app).await, "page[a[1]]");
+    }
+    assert_eq!(database.generations("/"), generations + 1);
 }
 
 #[tokio::test(start_paused = true)]

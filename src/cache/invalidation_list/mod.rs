@@ -196,8 +196,9 @@ impl InvalidationList {
         self.read(|list| list.seen)
     }
 
-    /// Returns the latest epoch that this process knows. A generator that begins now reads all data from
-    /// before that epoch.
+    /// Returns the latest epoch that this process knows, with a gap before it perhaps. What a generator that
+    /// begins now reads from the application's data is not older than that epoch. A part that it takes from
+    /// memory may be: it has been checked only up to [`seen`](Self::seen).
     pub(crate) fn latest(&self) -> Epoch {
         self.read(|list| list.latest)
     }

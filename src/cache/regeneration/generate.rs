@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use http::HeaderName;
-use perennial_store::{Fence, Lease};
+use perennial_store::{Epoch, Fence, Lease};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
@@ -63,7 +63,8 @@ impl Regenerations {
     /// Runs a generator for one caller, and stores nothing.
     pub(crate) async fn unstored(&self, key: &str, generator: Generator) -> Answer {
         let outer = parts::current().and_then(|run| run.chain());
-        let run = RunContext::for_generator(self.site(), &key.into(), outer, None, Duration::ZERO);
+        let (timeout, epoch) = (Duration::ZERO, Epoch::NONE);
+        let run = RunContext::for_generator(self.site(), &key.into(), outer, None, timeout, epoch);
         match Arc::new(run).carry_out(generator).await {
             Generated::Content(response) => {
                 let page = Page::new(key, response, Metadata::default(), None);
@@ -95,6 +96,7 @@ impl Driver {
             self.outer.take(),
             self.permit.clone(),
             self.policy.timeout,
+            snapshot.epoch,
         ));
         let run = async move {
             let generated = Arc::clone(&run).carry_out(generator).await;
@@ -129,7 +131,7 @@ impl Driver {
                     let Tags(tags) = tags.and(inherited.tags.iter());
                     let refresh_after = said.get().map(|RefreshAfter(after)| *after);
                     let metadata = Metadata {
-                        epoch,
+                        epoch: inherited.limit_epoch(epoch),
                         sightings,
                         revision,
                         tags,
