@@ -1,9 +1,8 @@
 //! The site's commands: invalidate and purge.
 //!
 //! Each command is stored for all processes first, and then carried out in this one. A command that has
-//! returned
-//! successfully is in the database; one whose caller has left goes on in a task of its own, for which a
-//! shutdown waits.
+//! returned successfully is in the database; one whose caller has left goes on in a task of its own, for which
+//! a shutdown waits.
 
 use std::sync::Arc;
 

@@ -105,12 +105,16 @@ pub(crate) struct Visitor {
     pub(crate) demands: bool,
     /// The visitor brings a permit for a regeneration.
     pub(crate) has_permit: bool,
-    /// Read-your-writes: for this visitor, an *invalidated* version whose epoch is below `min_epoch` counts
-    /// as expired. A version that no invalidation applies to is served whatever its epoch is. [`Epoch::NONE`]
-    /// turns the check off.
+    /// An *invalidated* version whose epoch is below `min_epoch` counts as expired for this visitor. A version
+    /// that no invalidation applies to is served whatever its epoch is.
+    ///
+    /// It is [`Epoch::NONE`] for most visitors, who accept any version that the policy allows. The author of a
+    /// change has the change's epoch (read-your-writes), and whoever demands a regeneration that of the
+    /// demand. [`Epoch::MAX`] accepts no invalidated version at all: content that is made from this version,
+    /// and the author of a change that has no epoch yet.
     pub(crate) min_epoch: Epoch,
-    /// The latest epoch that this process knew when the visitor came. A version of another process with a
-    /// later epoch was generated after that.
+    /// The latest epoch that this process knew when the visitor came. A version with a later one began to be
+    /// generated after that; one with the same epoch may have begun before.
     pub(crate) known_epoch: Epoch,
 }
 
@@ -287,8 +291,8 @@ impl<B> Version<B> {
         self.page.meta.stored.epoch < epoch && self.validity(list) == Validity::Invalidated
     }
 
-    /// Returns true if the version's generator began after the visitor had come: in this process by the clock,
-    /// in another one if it knew of a later epoch than this process did then.
+    /// Returns true if the version's generator is known to have begun after the visitor had come: by the clock,
+    /// if this process has generated it, and otherwise if its epoch is later than what this process knew then.
     pub(crate) fn began_after_arrival_of(&self, visitor: &Visitor) -> bool {
         self.began > visitor.arrived || self.page.meta.stored.epoch > visitor.known_epoch
     }

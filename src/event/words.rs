@@ -101,21 +101,42 @@ impl Outcome {
     }
 }
 
+// Each reason is named in both functions, so that the compiler asks about a new one.
 impl Bypass {
-    /// Returns true if the response may be one visitor's own.
+    /// Returns true if the response may be one visitor's own. It then gets `Cache-Control: private`.
     pub(crate) fn is_of_a_visitor(self) -> bool {
-        matches!(
-            self,
-            Self::BypassIf | Self::UndeclaredExtension | Self::NoKey | Self::Private
-        )
+        match self {
+            Self::BypassIf | Self::UndeclaredExtension | Self::NoKey | Self::Private => true,
+            Self::Method
+            | Self::OuterLayer
+            | Self::Off
+            | Self::TooManyKeys
+            | Self::Vary
+            | Self::ResponseExtension
+            | Self::EventStream
+            | Self::Status
+            | Self::TooLarge
+            | Self::Purged
+            | Self::ShuttingDown => false,
+        }
     }
 
-    /// Returns true for a property of the route, and false for a state that soon changes.
+    /// Returns true for a property of the route, and false for one of a request, or a state that soon changes.
     pub(crate) fn is_of_the_route(self) -> bool {
-        matches!(
-            self,
-            Self::Private | Self::Vary | Self::ResponseExtension | Self::EventStream
-        )
+        match self {
+            Self::Private | Self::Vary | Self::ResponseExtension | Self::EventStream => true,
+            Self::Method
+            | Self::BypassIf
+            | Self::UndeclaredExtension
+            | Self::NoKey
+            | Self::OuterLayer
+            | Self::Off
+            | Self::TooManyKeys
+            | Self::Status
+            | Self::TooLarge
+            | Self::Purged
+            | Self::ShuttingDown => false,
+        }
     }
 }
 
@@ -173,5 +194,21 @@ mod tests {
         let wrong = wrong.expect_err("no outcome").to_string();
         assert!(wrong.contains("write one of stored, renewed"), "{wrong}");
         assert_eq!(Served::Bypass(Bypass::Vary).as_str(), "bypass");
+    }
+
+    /// The chapter tells operators of a CDN which responses it must not share.
+    #[test]
+    fn guide_names_the_bypasses_of_one_visitor() {
+        let guide = include_str!("../../docs/guide/operating.md");
+        let sentence = guide.split_once("A request that bypasses the cache for its visitor (");
+        let (names, _) = sentence
+            .and_then(|(_, after)| after.split_once(')'))
+            .expect("docs/guide/operating.md has the sentence");
+        let named: HashSet<_> = names.split('`').skip(1).step_by(2).collect();
+        let are: HashSet<_> = Bypass::all()
+            .filter(|why| why.is_of_a_visitor())
+            .map(Bypass::as_str)
+            .collect();
+        assert_eq!(named, are);
     }
 }

@@ -212,7 +212,10 @@ fn guide_has_each_word() {
 fn guide_has_each_bypass_and_each_warning() {
     let chapter = include_str!("../../docs/guide/is-my-page-cached.md");
     for why in Bypass::all().filter(|why| *why != Bypass::Method) {
-        assert!(chapter.contains(&format!("\n| `{why}` | ")), "{why}");
+        assert!(
+            chapter.contains(&format!("\n| `{why}` | ")),
+            "docs/guide/is-my-page-cached.md has no row of `{why}`"
+        );
     }
     let sources = [
         include_str!("../../src/layer/refresh/hints.rs"),

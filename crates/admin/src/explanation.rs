@@ -192,7 +192,10 @@ mod tests {
             assert!(text.ends_with('.') && text.len() < 250, "{served}");
         }
         for why in Bypass::all() {
-            assert!(reason_of(why).ends_with('.'), "{why}");
+            assert!(
+                reason_of(why).ends_with('.'),
+                "`reason_of` has no text for `{why}`"
+            );
         }
     }
 

@@ -213,11 +213,11 @@ calls! {
     /// database's clock, so that a database that has lost the latest epochs continues above them.
     Invalidate "invalidate" writes [] { names: Vec<String> } -> Epoch;
 
-    /// Returns three lists, all of one moment: the first invalidated names after the epoch `since`,
-    /// each with its latest epoch, in the order of epochs; the states of the leases of the `peer_keys`
-    /// keys, in the order of the keys; and the first `limit` rows of the outbox whose ids follow
-    /// `after`, in the order of ids. Of names, there are more than `limit` if as many follow, and those
-    /// with one epoch are all in the answer or none is; if `limit` is zero, there are none.
+    /// The question of a sync. Returns three lists, all of one moment: the first invalidated names after the
+    /// epoch `since`, each with its latest epoch, in the order of epochs; the states of the leases of the
+    /// `peer_keys` keys, in the order of the keys; and the first `limit` rows of the outbox whose ids follow
+    /// `after`, in the order of ids. Of names, there are more than `limit` if as many follow, and those with
+    /// one epoch are all in the answer or none is; if `limit` is zero, there are none.
     Invalidated "sync" reads [after: String]
         { since: Epoch, limit: usize, peer_keys: Vec<String> } -> Synced;
 

@@ -178,8 +178,8 @@ impl Driver {
         };
         if let (Some(progress), Some(visitors)) = (progress, visitors) {
             let begins_to_wait = matches!(progress, Progress::HeldByPeer);
-            let previous_release = visitors.send_replace(progress);
-            if begins_to_wait && !matches!(previous_release, Progress::HeldByPeer) {
+            let shown_before = visitors.send_replace(progress);
+            if begins_to_wait && !matches!(shown_before, Progress::HeldByPeer) {
                 self.waits();
             }
         }
@@ -271,11 +271,11 @@ impl Driver {
             let Ok(found) = regenerations.environment.store.read(probe).await else {
                 return (Input::StoreFailed, None);
             };
-            let previous_release = newest.as_ref().map(|newest| &*newest.page);
+            let page_before = newest.as_ref().map(|newest| &*newest.page);
             let stored = match found.entry {
                 None => Stored::NoNewer,
                 Some(entry) => {
-                    let version = Version::stored(&key, entry, asked, &policy, previous_release);
+                    let version = Version::stored(&key, entry, asked, &policy, page_before);
                     if readable.is_none_or(|readable| readable(&version.page)) {
                         Stored::Version(version)
                     } else {

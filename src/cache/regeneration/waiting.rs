@@ -57,11 +57,11 @@ impl<B: Clone> Progress<B> {
         let limit = |limit| visitor.arrived + limit;
         let first = limit(policy.first_wait);
         // With a placeholder in hand, not even the leader waits for a generator.
-        let leads =
+        let waits_as_leader =
             visitor.leads && (!visitor.has_placeholder || self.has_servable_for(visitor, context));
         let until = match self {
             Self::Done(Answer::Version(version)) => {
-                return Self::wait_after(version, leads, visitor, context);
+                return Self::wait_after(version, waits_as_leader, visitor, context);
             }
             // The answer of a regeneration that may have begun before the demand.
             Self::Done(Answer::Failed(_) | Answer::Unavailable { .. })
@@ -71,7 +71,9 @@ impl<B: Clone> Progress<B> {
             }
             Self::Done(answer) => return Next::Answer(answer.clone()),
             // The statement's limit ends the probe, unless the runtime of the leader has stopped.
-            Self::Probing if leads => limit(policy.timeout.max(context.statement_timeout)),
+            Self::Probing if waits_as_leader => {
+                limit(policy.timeout.max(context.statement_timeout))
+            }
             // There may be a version in the store, so the wait is at least as long as the store may take.
             Self::Probing => limit(policy.first_wait.max(context.store_patience)),
             Self::Stale {
@@ -84,10 +86,11 @@ impl<B: Clone> Progress<B> {
                     context.store_patience
                 };
                 let soft = limit(policy.soft_timeout.min(patience));
-                match (version.freshness_for(context, visitor.min_epoch), leads) {
+                let freshness = version.freshness_for(context, visitor.min_epoch);
+                match (freshness, waits_as_leader) {
                     // This is the promise: while a version may be served, only the leader waits.
-                    (Freshness::Fresh | Freshness::Stale, leads) => {
-                        if !leads || context.now >= soft {
+                    (Freshness::Fresh | Freshness::Stale, _) => {
+                        if !waits_as_leader || context.now >= soft {
                             return Next::Answer(Answer::Version(version.clone()));
                         }
                         soft
@@ -116,7 +119,7 @@ impl<B: Clone> Progress<B> {
                 }
                 until
             }
-            Self::Passing(why) if !leads => return Next::Answer(Answer::Pass(*why)),
+            Self::Passing(why) if !waits_as_leader => return Next::Answer(Answer::Pass(*why)),
             Self::Passing(why) => {
                 let until = limit(policy.timeout.max(context.statement_timeout));
                 return if context.now < until {
@@ -126,7 +129,7 @@ impl<B: Clone> Progress<B> {
                 };
             }
             // The policy's timeout bounds the leader's own generator.
-            Self::GeneratingFirst if leads => Tick(i64::MAX),
+            Self::GeneratingFirst if waits_as_leader => Tick(i64::MAX),
             Self::GeneratingFirst | Self::HeldByPeer => first,
         };
         match self {
@@ -141,7 +144,7 @@ impl<B: Clone> Progress<B> {
     /// have expired or been purged since its generator began.
     fn wait_after(
         version: &Arc<Version<B>>,
-        leads: bool,
+        waits_as_leader: bool,
         visitor: &Visitor,
         context: &DecisionContext<'_>,
     ) -> Next<B> {
@@ -157,12 +160,14 @@ impl<B: Clone> Progress<B> {
         };
         match version.freshness(context) {
             // One visitor runs a generator of its own; the others share the next regeneration.
-            Freshness::Purged if leads => Next::Answer(Answer::Pass(Bypass::Purged)),
+            Freshness::Purged if waits_as_leader => Next::Answer(Answer::Pass(Bypass::Purged)),
             Freshness::Purged => restart(),
             // The leader gets what its own regeneration has come to, whatever that is.
-            _ if leads => answer(),
+            _ if waits_as_leader => answer(),
             // The generator began before the epoch that the visitor has to see. One that began after the
-            // visitor's arrival is late enough, whatever was invalidated since.
+            // visitor's arrival is late enough, whatever was invalidated since: a part, and the author of a
+            // change without an epoch, accept no invalidated version, and would otherwise start again and
+            // again.
             _ if version.is_invalidated_before(visitor.min_epoch, context.list)
                 && !version.began_after_arrival_of(visitor) =>
             {

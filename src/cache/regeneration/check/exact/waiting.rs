@@ -70,6 +70,38 @@ fn waits_end_at_the_limits_of_the_policy() {
     assert_eq!((expired(true), expired(false)), (None, Some(3 * S)));
 }
 
+/// The author of a change waits for a newer version than other visitors, and not for longer than `first_wait`.
+#[test]
+fn author_gets_the_old_version_when_the_wait_is_over() {
+    let mut process = Process::new();
+    process.list.marks.stale = Epoch(1);
+    process.list.marks.latest = Epoch(1);
+    for (leads, generating) in [(false, true), (false, false), (true, false)] {
+        let stale = Progress::Stale {
+            version: process.version(S, Origin::Stored).into(),
+            generating,
+        };
+        let wait = |ago| {
+            let visitor = Visitor {
+                leads,
+                min_epoch: Epoch::MAX,
+                ..Visitor::arriving_at(process.now - ago)
+            };
+            stale.wait(&visitor, &process.context())
+        };
+        let waits = wait(Duration::ZERO);
+        assert!(
+            matches!(waits, Next::Until(until) if until == process.now + 3 * S),
+            "{waits:?}"
+        );
+        let ended = wait(3 * S);
+        assert!(
+            matches!(ended, Next::Answer(Answer::Version(_))),
+            "{ended:?}"
+        );
+    }
+}
+
 #[test]
 fn purge_during_a_wait_ends_it_for_the_leader_alone() {
     let process = Process::purged();
