@@ -275,17 +275,7 @@ impl Cache {
         generate: impl FnOnce() -> Result<Generate, Bypass>,
     ) -> Visited {
         let until = run.waits_until();
-        let Environment { list, store, .. } = &self.environment;
-        // The content's epoch may be the database's or that of an invalidation of this process, and other
-        // processes' invalidations from before it may not have been heard of yet. Without a sync the content
-        // would get an earlier epoch, and would soon be regenerated once more.
-        if let Some(until) = until
-            && list.seen() < run.epoch()
-            && !store.is_failing()
-        {
-            let _ = tokio::time::timeout_at(until, self.sync.wait_until_current()).await;
-        }
-        let seen = list.seen();
+        let seen = self.wait_until_known(run).await;
         let options = VisitOptions {
             min_epoch: until.map_or(Epoch::NONE, |_| Epoch::MAX),
             ..options
@@ -312,6 +302,30 @@ impl Cache {
             Answer::Pass(_) => {}
         }
         Visited { answer, leads }
+    }
+
+    /// Waits until this process knows all invalidations up to the epoch of the content that `run` generates,
+    /// for as long as the run has time. Returns the epoch up to which it knows them.
+    ///
+    /// The content's epoch may be the database's or that of an invalidation of this process, and this process
+    /// may not have heard of other processes' invalidations from before it. Without the wait, the content would
+    /// get an earlier epoch, and would soon be regenerated once more.
+    async fn wait_until_known(&self, run: &RunContext) -> Epoch {
+        let Environment { list, store, .. } = &self.environment;
+        if !run.knows_its_epoch()
+            && list.seen() < run.epoch()
+            && let Some(until) = run.waits_until()
+            && !store.is_failing()
+        {
+            let synced = tokio::time::timeout_at(until, self.sync.wait_until_current()).await;
+            if let Ok(Ok(())) = synced {
+                run.learn_its_epoch();
+            }
+        }
+        match run.knows_its_epoch() {
+            true => list.seen().max(run.epoch()),
+            false => list.seen(),
+        }
     }
 
     /// Invalidates a resource, and visits it as a visitor who demands a regeneration. For a regeneration that

@@ -14,7 +14,7 @@ use std::{
     fmt,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -56,6 +56,9 @@ pub(crate) struct RunContext {
     until: Instant,
     /// The epoch of the content: what this process or the database knew before the generator began.
     epoch: Epoch,
+    /// This process has synced since then. The epoch may be of an invalidation that left no name, so the list
+    /// alone does not say so.
+    knows_its_epoch: AtomicBool,
 }
 
 /// A generator, with the chain of generators that wait for it.
@@ -174,6 +177,7 @@ impl RunContext {
             permit,
             until: now.checked_add(timeout / 4 * 3).unwrap_or(now),
             epoch,
+            knows_its_epoch: AtomicBool::new(false),
         }
     }
 
@@ -191,12 +195,23 @@ impl RunContext {
             permit,
             until: Instant::now(),
             epoch: Epoch::NONE,
+            knows_its_epoch: AtomicBool::new(false),
         }
     }
 
     /// Returns the epoch of the content, which [`Inherited::limit_epoch`] may lower.
     pub(crate) fn epoch(&self) -> Epoch {
         self.epoch
+    }
+
+    /// Returns true if this process has synced since the content got its epoch.
+    pub(crate) fn knows_its_epoch(&self) -> bool {
+        self.knows_its_epoch.load(Relaxed)
+    }
+
+    /// Notes that this process has synced since the content got its epoch.
+    pub(crate) fn learn_its_epoch(&self) {
+        self.knows_its_epoch.store(true, Relaxed);
     }
 
     /// Runs `work` in this context, in this task.

@@ -4,6 +4,7 @@
 use std::{
     collections::BTreeMap,
     convert::Infallible,
+    future::ready,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
@@ -13,7 +14,11 @@ use std::{
 
 use perennial::{Builder, Perennial, Refresh, event::Epoch};
 use perennial_store::{Invalidate, PruneInvalidations};
-use tokio::sync::watch;
+use tokio::{
+    sync::watch,
+    task::JoinSet,
+    time::{Instant, sleep},
+};
 
 use crate::{
     databases::Db,
@@ -69,7 +74,7 @@ async fn more_invalidated_names_than_a_process_keeps_count_as_everything(db: Db)
         db.invalidate_ten_thousand(&name, epochs).await;
     }
     // The process that slept meanwhile does not read the oldest names, and reads each purge.
-    tokio::time::sleep(HEARD).await;
+    sleep(HEARD).await;
     generates_for_all(&old, &origin, "/q").await;
     regenerates_behind_the_old_version(&old, &origin, "/r").await;
     // A process that starts does not know which invalidation applied to the page, so the page is
@@ -100,7 +105,7 @@ async fn more_purged_names_than_a_process_keeps_count_as_a_purge_of_everything(d
     }
     let new = Process::new(&db, &origin, |layer| layer).await;
     generates_for_all(&new, &origin, "/p").await;
-    tokio::time::sleep(HEARD).await;
+    sleep(HEARD).await;
     assert_eq!(
         old.run("/p").await,
         new.run("/p").await,
@@ -200,9 +205,9 @@ async fn names_that_are_pruned_while_a_process_catches_up_are_not_lost() {
         }
         number.store(2, SeqCst);
         // Until the names are old enough.
-        tokio::time::sleep(Duration::from_secs(60)).await;
+        sleep(Duration::from_secs(60)).await;
         until("the new content is there", async || {
-            tokio::time::sleep(Duration::from_secs(1)).await;
+            sleep(Duration::from_secs(1)).await;
             visit(&site, &number).await == "2"
         })
         .await;
@@ -221,7 +226,7 @@ async fn answer_to_a_question_from_before_a_pause_is_not_enough() {
     let number = Arc::new(AtomicUsize::new(1));
     assert_eq!(visit(&site, &number).await, "1");
     // A sync is under way whose answer is from before the purge and arrives after it.
-    tokio::time::sleep(Duration::from_millis(1100)).await;
+    sleep(Duration::from_millis(1100)).await;
     gate.hold(true);
     let asked = gate.reached();
     assert_eq!(visit(&site, &number).await, "1");
@@ -229,11 +234,49 @@ async fn answer_to_a_question_from_before_a_pause_is_not_enough() {
     number.store(2, SeqCst);
     other.purge("side/a").await.expect("is done");
     // No request comes while the process stands still.
-    tokio::time::sleep(Duration::from_millis(1500)).await;
+    sleep(Duration::from_millis(1500)).await;
     let late = tokio::spawn(async move { visit(&site, &number).await });
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    sleep(Duration::from_millis(50)).await;
     gate.hold(false);
     assert_eq!(late.await.expect("no panic"), "2");
+}
+
+/// The answer of a sync is as old as its question. Visitors may wait for answers here, and one comes every
+/// 50 ms.
+#[tokio::test(start_paused = true)]
+async fn purge_is_known_in_time_where_the_answers_of_the_database_are_slow() {
+    for answers_take in [0, 400, 900, 1200].map(Duration::from_millis) {
+        for purged_after in (4000..6000).step_by(200).map(Duration::from_millis) {
+            let shared = Shared::new();
+            let hook: Hook = Arc::new(move |operation, when| match (operation, when) {
+                ("sync", When::After) => Box::pin(sleep(answers_take)),
+                _ => Box::pin(ready(())),
+            });
+            let builder = Perennial::builder().database_patience(Duration::from_secs(3));
+            let site = hooked(&shared, builder, hook);
+            let other = shared.site();
+            let number = Arc::new(AtomicUsize::new(1));
+            let mut visits = JoinSet::new();
+            let mut visitors_come_for = async |time: Duration| {
+                for _ in 0..time.as_millis() / 50 {
+                    let (site, number, asked) = (site.clone(), number.clone(), Instant::now());
+                    visits.spawn(async move { (asked, visit(&site, &number).await) });
+                    sleep(Duration::from_millis(50)).await;
+                }
+            };
+            visitors_come_for(purged_after).await;
+            number.store(2, SeqCst);
+            other.purge("side/a").await.expect("is done");
+            let known = Instant::now() + Duration::from_millis(1250);
+            visitors_come_for(Duration::from_secs(4)).await;
+            for (asked, shown) in visits.join_all().await {
+                assert!(
+                    asked < known || shown == "2",
+                    "{answers_take:?} {purged_after:?}"
+                );
+            }
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -264,7 +307,7 @@ async fn without_a_permit_a_stale_page_costs_no_statement() {
         for path in &paths {
             get(address, path).await;
         }
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        sleep(Duration::from_millis(100)).await;
     }
     let mut asked = statements.take();
     asked.retain(|operation, _| !["sync", "extend"].contains(operation));
@@ -335,7 +378,7 @@ async fn a_revision_that_cannot_be_stored_keeps_no_stored_page_back() {
         let new = open("new");
         let address = app(&new);
         for path in ["/1", "/2"] {
-            let begun = tokio::time::Instant::now();
+            let begun = Instant::now();
             let reply = get(address, path).await;
             assert_eq!(reply.status, 200);
             // The patience for the first write, and the soft timeout of a regeneration.
@@ -350,7 +393,7 @@ async fn a_revision_that_cannot_be_stored_keeps_no_stored_page_back() {
         }
         gate.hold(false);
         database.recover();
-        tokio::time::sleep(Duration::from_secs(10)).await;
+        sleep(Duration::from_secs(10)).await;
         // The revision is stored now, and each page is generated once by the new code.
         let before = origin.begun();
         until("both are new", async || {
@@ -360,7 +403,7 @@ async fn a_revision_that_cannot_be_stored_keeps_no_stored_page_back() {
                 let said = reply.header("cache-status").to_owned();
                 fresh &= said.contains("hit; ttl=") && !said.contains("ttl=-");
             }
-            tokio::time::sleep(Duration::from_secs(1)).await;
+            sleep(Duration::from_secs(1)).await;
             fresh
         })
         .await;

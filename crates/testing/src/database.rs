@@ -66,7 +66,8 @@ impl Database {
         self.set(Condition::Hangs);
     }
 
-    /// Delays each call by `delay`. A call that the site has given up by then is not carried out.
+    /// Delays each call by `delay` before it is carried out, so that its answer is current. A call that the
+    /// site has given up by then is not carried out.
     pub fn slow_down(&self, delay: Duration) {
         self.set(Condition::Slow(delay));
     }

@@ -13,7 +13,8 @@
 //! - Under steady traffic a sync starts each second and is answered before the next one is due, so nobody
 //!   waits.
 //! - The patience is counted from the first request that waits, and not for each request anew: an outage
-//!   costs the site one wait. It begins again after an answer.
+//!   costs the site one wait. It begins again after an answer to a question of less than 1.25 s ago. While
+//!   each answer takes longer than that, memory is served as in an outage.
 //! - It also begins again if no request has come for 1.25 s: the process may have been paused meanwhile,
 //!   and what it knows may be old, whatever it waited for before the pause.
 //! - A request of an author, who knows of an epoch that this process does not, may start a sync before it is
@@ -31,8 +32,8 @@ use crate::{
 pub(super) struct Timeline {
     /// The start of the latest sync.
     started: Tick,
-    /// The start of the latest sync that succeeded.
-    answered: Tick,
+    /// The start of the latest sync that succeeded: what this process knows is at least as recent as that.
+    current_as_of: Tick,
     /// The latest request that asked whether a sync is due.
     last_request: Tick,
     /// The first request that waits for the answer that is overdue.
@@ -55,7 +56,7 @@ impl Timeline {
     pub(super) fn new() -> Self {
         Self {
             started: Tick(i64::MIN),
-            answered: Tick(i64::MIN),
+            current_as_of: Tick(i64::MIN),
             last_request: Tick(i64::MIN),
             waiting_since: None,
             for_author: Tick(i64::MIN),
@@ -66,7 +67,7 @@ impl Timeline {
     pub(super) fn on_request(&mut self, now: Tick, patience: Duration) -> Wait {
         let was_paused = now >= self.last_request + SYNC_OVERDUE_AFTER;
         self.last_request = now;
-        let overdue = self.answered + SYNC_OVERDUE_AFTER;
+        let overdue = self.current_as_of + SYNC_OVERDUE_AFTER;
         if now < overdue {
             return Wait::No {
                 next_check: overdue,
@@ -105,8 +106,9 @@ impl Timeline {
     /// A sync that started at `started` has ended.
     pub(super) fn on_end(&mut self, started: Tick, succeeded: bool, now: Tick) {
         if succeeded {
-            self.answered = self.answered.max(started);
-            if now < self.answered + SYNC_OVERDUE_AFTER {
+            self.current_as_of = self.current_as_of.max(started);
+            // An answer that took too long is overdue itself, and ends no wait.
+            if now < self.current_as_of + SYNC_OVERDUE_AFTER {
                 self.waiting_since = None;
             }
         }
