@@ -73,7 +73,7 @@ pub(crate) async fn overview(viewer: Viewer, State(admin): State<Arc<Admin>>) ->
         @if !report.failing.is_empty() {
             div .wide { table {
                 caption { "Pages in cooldown after a failed regeneration" }
-                thead { tr { th { "Key" } th { "Failed" } th { "TryLockResult again in" } } }
+                thead { tr { th { "Key" } th { "Failed" } th { "Tried again in" } } }
                 @for lock in report.failing.iter().take(SHOWN) {
                     tr { td .key { a href={ (viewer.base) "/entry?" (query(&[("key", &lock.name)])) } { (short(&lock.name)) } }
                         td { (time(lock.age)) " ago" } td { (time(lock.remaining)) } }

@@ -39,8 +39,8 @@ pub struct DialectRules {
 
 /// The text of the error by which a guard fails, where the guard chooses it. MariaDB shows no more than
 /// 64 characters of it.
-pub const IN_TRANSACTION: &str =
-    "perennial: the connection was unsuitable_session in a transaction";
+pub const IN_TRANSACTION: &str = "perennial: the connection was left in a transaction";
+const _: () = assert!(IN_TRANSACTION.len() <= 64, "MariaDB cuts it");
 
 /// The text of the error of a statement that needs a transaction of the application's, outside of one.
 pub const NO_TRANSACTION: &str = "perennial: the connection is in no transaction";
