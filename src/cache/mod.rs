@@ -311,20 +311,25 @@ impl Cache {
     /// may not have heard of other processes' invalidations from before it. Without the wait, the content would
     /// get an earlier epoch, and would soon be regenerated once more.
     async fn wait_until_known(&self, run: &RunContext) -> Epoch {
+        if !run.is_of(self.site()) {
+            // The epochs of another site's database say nothing about this one's, and limit nothing.
+            return Epoch::MAX;
+        }
         let Environment { list, store, .. } = &self.environment;
-        if !run.knows_its_epoch()
-            && list.seen() < run.epoch()
+        if list.seen() < run.epoch()
+            && !run.has_synced()
             && let Some(until) = run.waits_until()
             && !store.is_failing()
         {
             let synced = tokio::time::timeout_at(until, self.sync.wait_until_current()).await;
             if let Ok(Ok(())) = synced {
-                run.learn_its_epoch();
+                run.mark_synced();
             }
         }
-        match run.knows_its_epoch() {
-            true => list.seen().max(run.epoch()),
-            false => list.seen(),
+        if run.has_synced() {
+            list.seen().max(run.epoch())
+        } else {
+            list.seen()
         }
     }
 

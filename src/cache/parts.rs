@@ -58,7 +58,7 @@ pub(crate) struct RunContext {
     epoch: Epoch,
     /// This process has synced since then. The epoch may be of an invalidation that left no name, so the list
     /// alone does not say so.
-    knows_its_epoch: AtomicBool,
+    has_synced: AtomicBool,
 }
 
 /// A generator, with the chain of generators that wait for it.
@@ -177,7 +177,7 @@ impl RunContext {
             permit,
             until: now.checked_add(timeout / 4 * 3).unwrap_or(now),
             epoch,
-            knows_its_epoch: AtomicBool::new(false),
+            has_synced: AtomicBool::new(false),
         }
     }
 
@@ -195,7 +195,7 @@ impl RunContext {
             permit,
             until: Instant::now(),
             epoch: Epoch::NONE,
-            knows_its_epoch: AtomicBool::new(false),
+            has_synced: AtomicBool::new(false),
         }
     }
 
@@ -204,14 +204,19 @@ impl RunContext {
         self.epoch
     }
 
+    /// Returns true if the content belongs to this site.
+    pub(crate) fn is_of(&self, site: SiteId) -> bool {
+        self.site == site
+    }
+
     /// Returns true if this process has synced since the content got its epoch.
-    pub(crate) fn knows_its_epoch(&self) -> bool {
-        self.knows_its_epoch.load(Relaxed)
+    pub(crate) fn has_synced(&self) -> bool {
+        self.has_synced.load(Relaxed)
     }
 
     /// Notes that this process has synced since the content got its epoch.
-    pub(crate) fn learn_its_epoch(&self) {
-        self.knows_its_epoch.store(true, Relaxed);
+    pub(crate) fn mark_synced(&self) {
+        self.has_synced.store(true, Relaxed);
     }
 
     /// Runs `work` in this context, in this task.
@@ -234,7 +239,7 @@ impl RunContext {
 
     /// Returns the permit, if it belongs to this site.
     pub(crate) fn permit(&self, site: SiteId) -> Option<Permit> {
-        self.permit.clone().filter(|_| self.site == site)
+        self.permit.clone().filter(|_| self.is_of(site))
     }
 
     pub(crate) fn chain(&self) -> Option<Arc<Chain>> {

@@ -255,15 +255,15 @@ async fn author_gets_no_page_with_a_part_from_before_the_change() {
 async fn page_with_parts_costs_one_sync_where_the_database_has_a_later_epoch() {
     let (shared, list) = (Shared::new(), Arc::new(AtomicUsize::new(1)));
     let process = process(&shared, &list);
-    for _ in 0..2 {
-        let again = Invalidate::new(vec!["revision:1".to_owned()]);
-        shared.call(again.into()).await.expect("is stored");
-    }
+    let store_revision = async || {
+        let revision = Invalidate::new(vec!["revision:1".to_owned()]);
+        shared.call(revision.into()).await.expect("is stored");
+    };
+    store_revision().await;
     for round in 0..3 {
         process.site.caught_up().await.expect("answers");
         process.site.purge("/part").await.expect("is purged");
-        let again = Invalidate::new(vec!["revision:1".to_owned()]);
-        shared.call(again.into()).await.expect("is stored");
+        store_revision().await;
         process.statements.take();
         assert_eq!(ask(process.address, "GET", "/part", None).await.1, "1");
         let statements = process.statements.take();

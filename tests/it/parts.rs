@@ -194,6 +194,27 @@ async fn invalidated_page_with_fresh_parts_is_generated_once() {
     assert_eq!(database.generations("/"), generations + 1);
 }
 
+/// The epochs of two databases have nothing to do with each other.
+#[tokio::test(start_paused = true)]
+async fn invalidated_page_with_a_part_of_another_site_is_generated_once() {
+    let databases = [(); 2].map(|()| perennial_testing::Database::new());
+    let [page, part] = &databases;
+    let page_site = page.open(Perennial::builder()).expect("opens");
+    let part_site = part.open(Perennial::builder()).expect("opens");
+    let show = route(async move || {
+        let generate = async || Ok::<_, Infallible>("part");
+        let content = part_site.content("part", HOUR, generate).await;
+        content.expect("is generated").to_string()
+    });
+    let app = Router::new().route("/", show.layer(page_site.layer(HOUR)));
+    assert_eq!(visit_for(&app, 10 * SECOND).await, "part");
+    part.fail();
+    let generations = page.generations("/");
+    page_site.invalidate("/").await.expect("is stored");
+    assert_eq!(visit_for(&app, 10 * SECOND).await, "part");
+    assert_eq!(page.generations("/"), generations + 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_page_is_stale_soon_whose_part_has_a_placeholder() {
     let database = perennial_testing::Database::new();

@@ -57,7 +57,7 @@ struct Way {
 }
 
 impl Line {
-    /// Returns the number of a call, and its delays. Calls of one step about one resource have
+    /// Returns the number of a call, and its delays. Calls of one operation about one resource have
     /// numbers of their own: tokio wakes the waiters of one event in a random order, which must not
     /// matter.
     fn way(&self, call: &Call) -> (u64, Way) {
