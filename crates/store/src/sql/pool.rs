@@ -30,10 +30,13 @@ use crate::{
     timing::{Backoff, RETURN_LIMIT, STATEMENT_PAUSES, URGENT_WAIT},
 };
 
-/// The numbers of further attempts. A statement that lost to another one is tried for some two
-/// seconds: it wins in the end. A statement whose connection broke is tried for a fifth of a second:
-/// the server may stay away.
-const STATEMENT_TRIES: [u32; 2] = [19, 8];
+/// The number of further attempts of a statement that has lost to another one, over some two seconds: it wins
+/// in the end.
+const CONTENDED_TRIES: u32 = 19;
+
+/// The number of further attempts of a statement whose connection broke, over a fifth of a second: the server
+/// may stay away.
+const BROKEN_TRIES: u32 = 8;
 
 /// The number of further attempts of a statement that was not done, as its connection was in a wrong state.
 /// Where an application leaves each connection so, a caller may be given many of these in a row. The
@@ -225,9 +228,7 @@ impl<DB: Driver> Connections<DB> {
     /// Asks one connection for its settings, which no guard knows yet.
     fn read_settings(&self) -> BoxFuture<'_, Result<Settings, sqlx::Error>> {
         Box::pin(async {
-            let mut broken = Backoff::new(STATEMENT_PAUSES)
-                .random()
-                .tries(STATEMENT_TRIES[1]);
+            let mut broken = Backoff::new(STATEMENT_PAUSES).random().tries(BROKEN_TRIES);
             loop {
                 let mut borrowed = self.borrow().await?;
                 let read = settings_on::<DB>(borrowed.connection()).await;
@@ -396,8 +397,9 @@ impl<DB: Driver> Connections<DB> {
     ) -> Result<StatementResult<DB>, sqlx::Error> {
         let guard = self.guard().await?;
         let backoff = |tries| Backoff::new(STATEMENT_PAUSES).random().tries(tries);
-        let [mut lost, mut broken] = STATEMENT_TRIES.map(backoff);
-        let mut left = backoff(SESSION_TRIES);
+        let mut contended = backoff(CONTENDED_TRIES);
+        let mut broken = backoff(BROKEN_TRIES);
+        let mut unsuitable = backoff(SESSION_TRIES);
         loop {
             let error = match self.once(guard, statement, arguments).await {
                 Err(error) => error,
@@ -405,11 +407,11 @@ impl<DB: Driver> Connections<DB> {
             };
             let backoff = if guard.has_failed::<DB>(&error) {
                 // Nothing was done.
-                &mut left
+                &mut unsuitable
             } else if !again(&error) {
                 return Err(error);
             } else if is_contended::<DB>(&error) {
-                &mut lost
+                &mut contended
             } else {
                 &mut broken
             };
