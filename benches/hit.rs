@@ -4,8 +4,6 @@
 //! processor, pinned, by the processor time of the threads. It prints, for each kind of hit, the
 //! medians, their ratio (below 1: the layer is faster) and the allocations of a request.
 
-mod sides;
-
 use std::{
     hint::black_box,
     sync::{Barrier, LazyLock},
@@ -19,11 +17,11 @@ use axum::{
 };
 use bytes::Bytes;
 use perennial::Perennial;
+use perennial_sides::{PAGE, SIZES, Side, Sides, map, one_of_many, request, serve, with_headers};
 use rustix::{
     thread::{CpuSet, sched_getaffinity, sched_setaffinity},
     time::{ClockId, clock_gettime},
 };
-use sides::{PAGE, SIZES, Side, Sides, map, one_of_many, request, serve, with_headers};
 use tokio::runtime::{Handle, Runtime};
 
 /// The amount of work; small when run as a test.
@@ -197,7 +195,7 @@ fn compressed(site: &dyn Fn() -> Perennial) {
         headers.insert(header::ACCEPT_ENCODING, accepted);
         request
     };
-    let shop = sides::shop(1 << 16);
+    let shop = perennial_sides::shop(1 << 16);
     let bare = CompressionLayer::new().layer(shop.clone());
     let mut layered = shop.layer(site().layer(Refresh::every(DAY)));
     until_compressed(&mut layered, &request);
@@ -210,7 +208,7 @@ fn compressed(site: &dyn Fn() -> Perennial) {
     );
     for (name, size) in SIZES {
         let times = (0..EXTENT.compressions).map(|_| {
-            let mut app = sides::shop(size).layer(site().layer(Refresh::every(DAY)));
+            let mut app = perennial_sides::shop(size).layer(site().layer(Refresh::every(DAY)));
             until_compressed(&mut app, &request)
         });
         let mut times: Vec<_> = times.collect();

@@ -3,13 +3,6 @@
 //!
 //! `cargo bench --bench site` prints the rows of a Markdown table.
 
-#[allow(dead_code, reason = "the tests need more of it")]
-#[path = "../examples/tests/programs/program.rs"]
-mod program;
-#[allow(dead_code, reason = "the tests need more of it")]
-#[path = "../tests/it/support.rs"]
-mod support;
-
 use std::{
     net::SocketAddr,
     sync::{
@@ -28,8 +21,11 @@ use axum::{
 use http_body_util::{BodyExt, Empty};
 use hyper_util::rt::TokioIo;
 use perennial::{DAY, Perennial, Refresh};
-use program::{Gateway, Program};
-use support::{Folder, serve};
+use perennial_testkit::{
+    Folder,
+    program::{Gateway, Program},
+    serve,
+};
 use tokio::{net::TcpStream, sync::Barrier, task::JoinSet};
 use tower::Service;
 use tracing::{Event, Subscriber, field::Visit};
@@ -82,7 +78,7 @@ async fn main() {
 /// Builds the gateway as this program is built; a test may find it built.
 fn build_gateway() {
     let is_bench = std::env::args().any(|argument| argument == "--bench");
-    if !is_bench && program::example("gateway").exists() {
+    if !is_bench && perennial_testkit::program::example("gateway").exists() {
         return;
     }
     let profile = if is_bench { "bench" } else { "dev" };
@@ -118,7 +114,7 @@ async fn storm(processes: usize) {
         .collect();
     let addresses: Vec<SocketAddr> = gateways.iter().map(|gateway| gateway.address).collect();
     for address in &addresses {
-        support::get(*address, "/").await;
+        perennial_testkit::get(*address, "/").await;
     }
     // The median of each round, and the 99th of a hundred.
     let (mut stale, mut fresh) = ([const { Vec::new() }; 2], [const { Vec::new() }; 2]);
@@ -134,13 +130,13 @@ async fn storm(processes: usize) {
     for round in 1..=EXTENT.rounds {
         tokio::time::sleep(interval * 3 / 4).await;
         burst(&mut stale).await;
-        support::until("it has been generated", async || {
+        perennial_testkit::until("it has been generated", async || {
             generated.load(Relaxed) == round + 1
         })
         .await;
         for address in &addresses {
-            support::until("the new version is there", async || {
-                support::get(*address, "/").await.text() == round.to_string()
+            perennial_testkit::until("the new version is there", async || {
+                perennial_testkit::get(*address, "/").await.text() == round.to_string()
             })
             .await;
         }

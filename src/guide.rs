@@ -51,6 +51,7 @@ chapters! {
     locks "../docs/guide/locks.md",
     idempotency "../docs/guide/idempotency.md",
     testing "../docs/guide/testing.md",
+    defaults "../docs/guide/defaults.md",
     operating "../docs/guide/operating.md",
     monitoring "../docs/monitoring/README.md",
     scale "../docs/scale.md",

@@ -72,9 +72,6 @@ mod extensions; // extensions of responses and requests
 
 mod timing; // defaults, deadlines, pauses
 
-#[cfg(test)]
-mod search; // breadth-first search of a model, for the checks
-
 mod ordered; // mutexes in one order
 
 mod clock; // the monotonic time of this process

@@ -1,16 +1,12 @@
 //! Hits for a count of instructions, which does not depend on the load of the machine: see
 //! `scripts/instructions`.
 
-#[allow(dead_code, reason = "the benchmark of hits needs more of it")]
-#[path = "../../sides/mod.rs"]
-mod sides;
-
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::Body;
 use perennial::Perennial;
-use sides::{PAGE, SIZES, Side, Sides, one_of_many, request, serve};
+use perennial_sides::{PAGE, SIZES, Side, Sides, one_of_many, request, serve};
 use tokio::runtime::{Handle, Runtime};
 
 fn main() {

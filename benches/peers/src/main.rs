@@ -4,9 +4,6 @@
 //! `cargo run --release` in this folder measures all of them in turns in one process and prints a
 //! table; `cargo run --release -- serve SIDE ADDRESS` serves one over HTTP, for `scripts/bench`.
 
-#[allow(dead_code, reason = "of the other benchmarks' pages one is needed")]
-#[path = "../../sides/mod.rs"]
-mod pages;
 mod sides;
 
 use std::{
@@ -57,8 +54,8 @@ async fn serve(name: &str, address: &str) {
             let serving = axum::serve(listener, tower::make::Shared::new(service));
             return serving.await.expect("serves");
         }
-        "compressed" => pages::shop(1 << 16).layer(CompressionLayer::new()),
-        "precompressed" => pages::shop(1 << 16).layer(sides::layer().await),
+        "compressed" => perennial_sides::shop(1 << 16).layer(CompressionLayer::new()),
+        "precompressed" => perennial_sides::shop(1 << 16).layer(sides::layer().await),
         name => {
             let side = Side::ALL.into_iter().find(|side| side.name() == name);
             let side = side.unwrap_or_else(|| panic!("there is no side {name}"));

@@ -1,17 +1,15 @@
 //! The pages in a real browser: every button, hostile keys, the stream, and the shutdown with an
 //! open page. Skipped without chromedriver, unless PERENNIAL_TEST_ALL is set.
 
-mod driver;
-
 use std::{
     net::SocketAddr,
     time::{Duration, Instant},
 };
 
 use axum::{Router, extract::Path, response::Html, routing::get};
-use driver::Driver;
 use perennial::{DAY, Perennial, Refresh};
 use perennial_admin::{Access, Admin, CancellationToken};
+use perennial_testkit_browser::Driver;
 use tempfile::TempDir;
 use thirtyfour::prelude::*;
 

@@ -29,9 +29,6 @@ mod check;
 mod key;
 mod layer;
 mod scope;
-#[cfg(test)]
-#[path = "../../../src/search.rs"]
-mod search;
 mod service;
 mod state;
 mod timing;

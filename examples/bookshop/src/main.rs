@@ -10,9 +10,6 @@
 //! over one database, sends visitors, and shows who regenerates a page and when. For a database on a
 //! server, add `--features postgres` or `mysql`, and `--database` with its URL.
 
-#[path = "../../src/lib.rs"]
-#[allow(dead_code, unreachable_pub, reason = "shared with the other examples")]
-mod common;
 mod demo;
 mod options;
 mod shop;
@@ -27,7 +24,7 @@ async fn main() -> ExitCode {
     let options = match Options::parse(std::env::args().skip(1)) {
         Ok(Some(options)) => options,
         Ok(None) => {
-            common::print(format_args!("{}", options::HELP));
+            example_common::print(format_args!("{}", options::HELP));
             return ExitCode::SUCCESS;
         }
         Err(wrong) => {
@@ -35,7 +32,7 @@ async fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    common::log();
+    example_common::log();
     let ended = match options.mode {
         Mode::Page => demo::run(&options).await,
         Mode::Plain => demo::plain::run(&options).await,
@@ -45,5 +42,5 @@ async fn main() -> ExitCode {
             shop::run(&options, demo::copy::router).await
         }
     };
-    common::exit("bookshop", ended)
+    example_common::exit("bookshop", ended)
 }

@@ -21,7 +21,8 @@ use humantime::{format_duration, format_rfc3339_seconds};
 use perennial::{Key, Perennial, Refresh};
 use sqlx::{AnyPool, AssertSqlSafe};
 
-use crate::{common, options::Options};
+use crate::options::Options;
+use example_common as common;
 
 /// Opens the shop, and serves `beside` beside its pages.
 pub(crate) async fn run(

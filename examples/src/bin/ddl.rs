@@ -8,8 +8,8 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use example_common::{self as common, say};
 use perennial::Perennial;
-use perennial_examples::{self as common, say};
 
 /// Prints the statements that make Perennial's tables.
 #[derive(Parser)]

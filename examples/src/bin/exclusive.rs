@@ -19,11 +19,11 @@ use axum::{
     routing::{get, post},
 };
 use clap::Parser;
+use example_common::{self as common, say};
 use perennial::{
     Perennial,
     locks::{Fence, LockName},
 };
-use perennial_examples::{self as common, say};
 use perennial_jobs::ExclusiveLayer;
 use sqlx::{AnyPool, AssertSqlSafe};
 

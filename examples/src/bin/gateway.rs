@@ -18,12 +18,12 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use clap::Parser;
+use example_common::{self as common, say};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::{TokioExecutor, TokioIo},
 };
 use perennial::{Key, Perennial, Refresh};
-use perennial_examples::{self as common, say};
 use tokio::time::timeout;
 use tower::Layer;
 

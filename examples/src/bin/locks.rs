@@ -10,8 +10,8 @@
 use std::{error::Error, process::ExitCode, time::Duration};
 
 use clap::Parser;
+use example_common::{self as common, say};
 use perennial::locks::{Lease, Locks};
-use perennial_examples::{self as common, say};
 use sqlx::SqlitePool;
 
 const LEASE: Duration = Duration::from_secs(1);

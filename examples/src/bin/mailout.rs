@@ -16,8 +16,8 @@ use std::{
 };
 
 use clap::Parser;
+use example_common::{self as common, say};
 use perennial::sql::Database;
-use perennial_examples::{self as common, say};
 use perennial_jobs::Claims;
 use sqlx::{AnyPool, AssertSqlSafe};
 

@@ -9,9 +9,9 @@ use std::{error::Error, process::ExitCode, time::Duration};
 
 use axum::{Router, routing::get};
 use clap::Parser;
+use example_common::{self as common, say};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 use perennial::{Perennial, Refresh};
-use perennial_examples::{self as common, say};
 
 /// A page and its metrics.
 #[derive(Parser)]

@@ -14,8 +14,8 @@ use std::{
 };
 
 use clap::Parser;
+use example_common::{self as common, say};
 use perennial::Perennial;
-use perennial_examples::{self as common, say};
 use perennial_jobs::{Once, OnceOutcome};
 use sqlx::SqlitePool;
 

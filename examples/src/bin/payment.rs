@@ -18,8 +18,8 @@ use axum::{
     routing::{get, post},
 };
 use clap::Parser;
+use example_common::{self as common, say};
 use perennial::Perennial;
-use perennial_examples::{self as common, say};
 use perennial_idempotency::{IdempotencyLayer, Scope};
 use sqlx::{AnyPool, AssertSqlSafe};
 

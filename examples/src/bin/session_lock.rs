@@ -10,8 +10,8 @@
 use std::{error::Error, process::ExitCode, time::Duration};
 
 use clap::Parser;
+use example_common::{self as common, say};
 use perennial::sql::Database;
-use perennial_examples::{self as common, say};
 use perennial_jobs::SessionLock;
 
 /// Long work in one process at a time, for as long as its connection to the database lives.

@@ -32,9 +32,9 @@ use axum::{
     routing::{get, post},
 };
 use clap::Parser;
+use example_common::{self as common, say};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use perennial::{Perennial, Refresh};
-use perennial_examples::{self as common, say};
 use serde::Deserialize;
 use tower_cookies::{Cookie, Cookies};
 use tower_sessions::{MemoryStore, Session, SessionManagerLayer};

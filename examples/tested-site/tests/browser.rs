@@ -1,14 +1,11 @@
 //! Two processes over one database, in a real browser: who changes a page sees the change. Skipped
 //! without chromedriver, unless PERENNIAL_TEST_ALL is set.
 
-#[path = "../../../crates/admin/tests/driver/mod.rs"]
-mod driver;
-
 use std::time::{Duration, Instant};
 
 use axum::{Router, extract::Request, http::Method};
-use driver::Driver;
 use perennial::{Mode, Perennial};
+use perennial_testkit_browser::Driver;
 use tempfile::TempDir;
 use tested_site::{Shop, app};
 use thirtyfour::prelude::*;

@@ -5,11 +5,7 @@ use std::time::Duration;
 use perennial::locks::Locks;
 use rustix::process::Signal;
 
-use crate::{
-    databases::Db,
-    program::Program,
-    support::{Reply, get, request, until},
-};
+use perennial_testkit::{Db, Reply, get, on_each_database, program::Program, request, until};
 
 on_each_database! {
     a_killed_process_keeps_its_customer_for_no_longer_than_its_lease

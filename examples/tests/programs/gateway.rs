@@ -10,9 +10,10 @@ use axum::{
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::{
+use perennial_testkit::{
+    Folder, Origin, get, nowhere,
     program::{Gateway, example},
-    support::{Folder, Origin, get, nowhere, request, serve, until},
+    request, serve, until,
 };
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::{databases::Db, program::example};
+use perennial_testkit::{Db, on_each_database, program::example};
 
 on_each_database! {
     a_mailing_outlives_a_killed_worker

@@ -1,18 +1,20 @@
 //! A scrape of the example.
 
-use crate::{
-    program::Program,
-    support::{self, Folder},
-};
+use perennial_testkit::{self, Folder, program::Program};
 
 #[tokio::test]
 async fn example_is_scraped() {
     let folder = Folder::new();
     let program = Program::start("metrics", &folder.url(), "");
     for _ in 0..3 {
-        assert_eq!(support::get(program.address, "/slow").await.status, 200);
+        assert_eq!(
+            perennial_testkit::get(program.address, "/slow")
+                .await
+                .status,
+            200
+        );
     }
-    let reply = support::get(program.address, "/metrics").await;
+    let reply = perennial_testkit::get(program.address, "/metrics").await;
     for line in [
         "# TYPE perennial_regeneration_duration_seconds histogram",
         "perennial_requests_total{result=\"hit\",detail=\"\"} 2",

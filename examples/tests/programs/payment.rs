@@ -2,11 +2,7 @@
 
 use rustix::process::Signal;
 
-use crate::{
-    databases::Db,
-    program::Program,
-    support::{get, pay, until},
-};
+use perennial_testkit::{Db, get, on_each_database, pay, program::Program, until};
 
 on_each_database! {
     a_payment_whose_process_is_killed_when_charged_is_not_made_again

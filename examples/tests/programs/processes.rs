@@ -5,10 +5,8 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::{
-    databases::Db,
-    program::Gateway,
-    support::{Crowd, Origin, Reply, get, page, until},
+use perennial_testkit::{
+    Crowd, Db, Origin, Reply, get, on_each_database, on_each_server, page, program::Gateway, until,
 };
 
 const EVERY: Duration = Duration::from_secs(1);
@@ -171,7 +169,7 @@ mod servers {
     use std::time::Instant;
 
     use super::*;
-    use crate::{clock::Clock, support::Folder};
+    use perennial_testkit::{Folder, clock::Clock};
 
     on_each_server! {
         processes_whose_clocks_differ_behave_alike

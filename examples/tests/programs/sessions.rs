@@ -3,10 +3,7 @@
 
 use std::net::SocketAddr;
 
-use crate::{
-    program::Program,
-    support::{Folder, Reply, exchange, get, post, request, until},
-};
+use perennial_testkit::{Folder, Reply, exchange, get, post, program::Program, request, until};
 
 /// Logs in, and returns the cookie of the session.
 async fn log_in(shop: SocketAddr, form: &str) -> String {

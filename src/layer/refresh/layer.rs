@@ -9,12 +9,9 @@ use tower_layer::Layer;
 use crate::{cache::Cache, extensions::Tags, policy::Refresh};
 
 use super::{
-    admission::Admission, extensions::KnownTypes, hints::Hints, keying::Key,
+    MAX_KEYS, admission::Admission, extensions::KnownTypes, hints::Hints, keying::Key,
     response_extensions::DroppedTypes, service::RefreshService,
 };
-
-/// The default limit on the number of keys that a layer stores.
-const MAX_KEYS: usize = 10_000;
 
 /// Stores responses, and regenerates stale ones; from
 /// [`Perennial::layer`](crate::Perennial::layer).

@@ -26,3 +26,6 @@ mod type_names;
 
 pub use layer::RefreshLayer;
 pub use service::RefreshService;
+
+/// The default limit on the number of keys that a layer stores.
+pub(crate) const MAX_KEYS: usize = 10_000;

@@ -1,21 +1,11 @@
-//! The defaults and limits that documents and comments name are those of the code.
+//! The chapter of the guide about defaults is generated from the constants.
 
 use super::*;
 use crate::timing::{
     DEFAULT_LEASE, FIRST_COOLDOWN, FIRST_WAIT, GENERATION_TIMEOUT, LONGEST_COOLDOWN,
-    MAX_NEGATIVE_INTERVAL, PROVISIONAL_INTERVAL, SHORTEST_COOLDOWN, SOFT_TIMEOUT,
+    MAX_NEGATIVE_INTERVAL, PROVISIONAL_INTERVAL, SHORTEST_COOLDOWN, SOFT_TIMEOUT, SYNC_INTERVAL,
 };
 use perennial_store::timing::STATEMENT_TIMEOUT;
-
-const FRESHNESS: &str = include_str!("../../../docs/guide/freshness.md");
-const OPERATING: &str = include_str!("../../../docs/guide/operating.md");
-const CACHED: &str = include_str!("../../../docs/guide/is-my-page-cached.md");
-const KEYS: &str = include_str!("../../../docs/guide/keys.md");
-const PROMISES: &str = include_str!("../../../docs/guide/promises.md");
-const README: &str = include_str!("../../../README.md");
-const POLICY: &str = include_str!("../../policy.rs");
-const BUILDER: &str = include_str!("../builder.rs");
-const LAYER: &str = include_str!("../../layer/refresh/layer.rs");
 
 fn time(time: Duration) -> String {
     match time.as_millis() {
@@ -33,139 +23,81 @@ fn size(bytes: usize) -> String {
     }
 }
 
-/// Returns the words of a text, without the marks of comments.
-fn words(text: &str) -> String {
-    let words = text.split_whitespace().filter(|word| *word != "///");
-    words.collect::<Vec<_>>().join(" ")
-}
-
-/// Returns the default that the comment of a method names.
-fn default_in(source: &str, method: &str) -> String {
-    let (before, _) = source
-        .split_once(&format!(" fn {method}("))
-        .unwrap_or_else(|| panic!("no method {method}"));
-    let (_, default) = before
-        .rsplit_once("Default: ")
-        .unwrap_or_else(|| panic!("no default of {method}"));
-    words(default)
-}
-
-#[test]
-fn documents_name_the_defaults_of_the_policy() {
-    let cooldown = format!(
-        "the interval, but at least {} and at most {}",
-        time(SHORTEST_COOLDOWN),
-        time(LONGEST_COOLDOWN)
-    );
-    for (method, default) in [
+/// Returns the chapter.
+fn chapter() -> String {
+    let settings = Perennial::builder().settings;
+    let store = settings.store_capacity.expect("a capacity");
+    let policy = [
         ("soft_timeout", time(SOFT_TIMEOUT)),
         ("first_wait", time(FIRST_WAIT)),
         ("timeout", time(GENERATION_TIMEOUT)),
         ("lease", time(DEFAULT_LEASE)),
-        ("cooldown", cooldown),
-    ] {
-        let comment = default_in(POLICY, method);
-        assert!(
-            comment.starts_with(&format!("{default}.")),
-            "{method}: {comment}"
-        );
-        let row = FRESHNESS
-            .lines()
-            .find(|line| line.starts_with(&format!("| `{method}(d)`")));
-        let cell = row.and_then(|row| row.strip_suffix(" |")?.rsplit(" | ").next());
-        assert_eq!(cell, Some(&*default), "{method}");
-    }
-}
-
-#[test]
-fn documents_name_the_limits_of_a_site() {
-    let settings = Perennial::builder().settings;
-    let store = settings.store_capacity.expect("a capacity") as usize;
-    let (memory, keys) = (settings.memory_capacity as usize, "10,000".to_owned());
-    for (method, default) in [
-        ("memory_capacity", size(memory)),
-        ("store_capacity", size(store)),
+        (
+            "cooldown",
+            format!(
+                "the interval, but at least {} and at most {}; without a servable version {}, doubled by each failure",
+                time(SHORTEST_COOLDOWN),
+                time(LONGEST_COOLDOWN),
+                time(FIRST_COOLDOWN)
+            ),
+        ),
+    ];
+    let site = [
+        ("memory_capacity", size(settings.memory_capacity as usize)),
+        ("store_capacity", size(store as usize)),
         ("max_body", size(settings.max_body)),
         ("max_headers", size(settings.max_headers)),
         ("max_regenerations", settings.max_regenerations.to_string()),
         ("retention", time(settings.retention)),
         ("statement_timeout", time(STATEMENT_TIMEOUT)),
         ("database_patience", time(DATABASE_PATIENCE)),
+    ];
+    let layer = [("max_keys", crate::layer::refresh::MAX_KEYS.to_string())];
+    let locks = [("lease", time(DEFAULT_LEASE))];
+    let fixed = [
+        (
+            "a response without success is stored for at most",
+            time(MAX_NEGATIVE_INTERVAL),
+        ),
+        (
+            "a page with a placeholder, or with a part that failed or came late, is stale after",
+            time(PROVISIONAL_INTERVAL),
+        ),
+        (
+            "a process asks for news of invalidations, while it has requests, every",
+            time(SYNC_INTERVAL),
+        ),
+        (
+            "while a generator runs, its process extends the lease after",
+            "a third of it".to_owned(),
+        ),
+    ];
+    let mut text = "# Defaults and limits\n\nThis chapter is generated from the code. Each method's documentation says what the setting is for.\n".to_owned();
+    for (title, of, rows) in [
+        ("A policy", "Refresh", &policy[..]),
+        ("A site", "Builder", &site[..]),
+        ("A layer", "RefreshLayer", &layer[..]),
+        ("Named locks", "Locks", &locks[..]),
     ] {
-        let comment = default_in(BUILDER, method);
-        let named = [".", ","].map(|end| format!("{default}{end}"));
-        assert!(
-            named.iter().any(|named| comment.starts_with(named)),
-            "{method}: {comment}"
-        );
+        text += &format!("\n## {title}\n\n| `{of}` | default |\n|---|---|\n");
+        for (method, default) in rows {
+            text += &format!("| `{method}` | {default} |\n");
+        }
     }
-    assert!(default_in(LAYER, "max_keys").starts_with(&format!("{keys}.")));
-    assert!(LAYER.contains("const MAX_KEYS: usize = 10_000;"));
-    let (body, headers) = (size(settings.max_body), size(settings.max_headers));
-    let (lease, third) = (time(DEFAULT_LEASE), time(DEFAULT_LEASE / 3));
-    for (document, text) in [
-        (
-            OPERATING,
-            format!("`Builder::memory_capacity`, {} by default", size(memory)),
-        ),
-        (
-            OPERATING,
-            format!("`Builder::store_capacity`, {} by default", size(store)),
-        ),
-        (
-            OPERATING,
-            format!("`Builder::retention`, {} after", time(settings.retention)),
-        ),
-        (OPERATING, format!("rest of its lease, {lease} at most")),
-        (
-            OPERATING,
-            format!(
-                "served, after {} s at most",
-                DATABASE_PATIENCE.as_secs_f32()
-            ),
-        ),
-        (
-            CACHED,
-            format!("`Builder::max_body` ({body}) or `Builder::max_headers` ({headers})"),
-        ),
-        (KEYS, format!("at most {keys} new keys")),
-        (
-            FRESHNESS,
-            format!(
-                "`Builder::database_patience` ({} s)",
-                DATABASE_PATIENCE.as_secs_f32()
-            ),
-        ),
-        (
-            FRESHNESS,
-            format!(
-                "a wait of up to {} (`Builder::statement_timeout`)",
-                time(STATEMENT_TIMEOUT)
-            ),
-        ),
-        (
-            FRESHNESS,
-            format!(
-                "without a servable version {}, doubled",
-                time(FIRST_COOLDOWN)
-            ),
-        ),
-        (
-            FRESHNESS,
-            format!(
-                "did not come in time, is stale after {}",
-                time(PROVISIONAL_INTERVAL)
-            ),
-        ),
-        (PROMISES, format!("a lease of {lease}")),
-        (PROMISES, format!("extends the lease every {third}")),
-        (README, format!("after the lease, {lease} by default")),
-    ] {
-        assert!(words(document).contains(&text), "{text}");
+    text += "\n## What no setting changes\n\n| | |\n|---|---|\n";
+    for (what, limit) in &fixed {
+        text += &format!("| {what} | {limit} |\n");
     }
-    assert_eq!(
-        MAX_NEGATIVE_INTERVAL,
-        Duration::from_secs(60),
-        "a minute, in the guide"
-    );
+    text
+}
+
+/// `PERENNIAL_UPDATE=1 cargo test --lib chapter_of_defaults` writes the chapter.
+#[test]
+fn chapter_of_defaults_is_what_the_constants_say() {
+    const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/guide/defaults.md");
+    if std::env::var_os("PERENNIAL_UPDATE").is_some() {
+        std::fs::write(FILE, chapter()).expect("is written");
+    }
+    let present = std::fs::read_to_string(FILE).expect("is read");
+    assert_eq!(present, chapter(), "PERENNIAL_UPDATE=1 writes {FILE}");
 }

@@ -15,7 +15,7 @@ use promises::{OTHER, Sent};
 use world::{AGAIN, Owner, Phase, Process, Statement, World};
 
 use super::state::{self, RequestAnswer};
-use crate::search::{Broken, Model, Steps};
+use perennial_testkit::search::{Broken, Model, Steps};
 
 const UNKNOWN: Broken =
     "I5: a request that never ran is not unknown, and without faults each is known";

@@ -7,10 +7,8 @@ use super::{
 };
 use perennial_store::{Begun, Error, error::RejectedValue};
 
-use crate::{
-    search::Broken,
-    state::{self, Ending, RequestAnswer},
-};
+use crate::state::{self, Ending, RequestAnswer};
+use perennial_testkit::search::Broken;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {

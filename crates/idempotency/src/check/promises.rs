@@ -1,7 +1,7 @@
 //! The promises about the requests with one key, which the check compares with every step. Their numbers are
 //! those of docs/invariants.md. No part depends on rows or statements.
 
-use crate::search::Broken;
+use perennial_testkit::search::Broken;
 
 pub(super) const ONCE: Broken = "I1: the service runs once";
 pub(super) const REPLAY: Broken = "I2: a replay is the stored response to this request";

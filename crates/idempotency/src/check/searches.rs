@@ -4,7 +4,7 @@ use super::{
     Check, Mutant, OWN, SETTLES,
     promises::{DONE, ONCE, OTHER, REPLAY},
 };
-use crate::search::{Explored, Violation, explore};
+use perennial_testkit::search::{Explored, Violation, explore};
 
 fn search<const N: usize>(check: &Check<N>) -> Result<Explored, Violation<Check<N>>> {
     explore(check, 20_000_000)

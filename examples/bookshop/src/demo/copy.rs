@@ -23,7 +23,7 @@ use perennial_admin::{Admin, CancellationToken};
 use serde::{Deserialize, Serialize};
 
 use super::{login, own::OwnCache};
-use crate::common;
+use example_common as common;
 
 /// The page is stale at each multiple of this time, by the clock, behind both caches.
 pub(super) const ROUND: Duration = Duration::from_secs(8);

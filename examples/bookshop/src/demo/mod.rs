@@ -23,8 +23,9 @@ use std::{
 
 use perennial::Perennial;
 
-use crate::{common, options::Options};
+use crate::options::Options;
 use copy::Settings;
+use example_common as common;
 use figures::Figures;
 use leases::Leases;
 use shops::Shops;

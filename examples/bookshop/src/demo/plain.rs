@@ -12,7 +12,9 @@ use super::{
     rounds,
     stories::STORIES,
 };
-use crate::{common::print, options::Options};
+use example_common::print;
+
+use crate::options::Options;
 
 /// The rounds that are shown before the stories.
 const ROUNDS: u64 = 2;

@@ -5,11 +5,8 @@ use std::time::{Duration, Instant};
 
 use thirtyfour::prelude::*;
 
-use crate::{
-    driver::Driver,
-    program::Program,
-    support::{Folder, until},
-};
+use perennial_testkit::{Folder, program::Program, until};
+use perennial_testkit_browser::Driver;
 
 /// The time in which a visitor has seen the round.
 const PATIENCE: Duration = Duration::from_secs(15);

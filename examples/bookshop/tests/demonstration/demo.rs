@@ -5,9 +5,10 @@ use std::process::Command;
 use rustix::process::{Pid, Signal, test_kill_process};
 use serde_json::Value;
 
-use crate::{
+use perennial_testkit::{
+    Folder, get,
     program::{Program, example},
-    support::{Folder, get, until},
+    until,
 };
 
 async fn state(demo: &Program) -> Value {
@@ -63,7 +64,8 @@ async fn page_shows_a_round_and_the_shops_end_with_it() {
         let address: std::net::SocketAddr = address.parse().expect("an address");
         assert_eq!(get(address, "/status/entries").await.status, 401);
         let operator = [("authorization", "Basic b3BlcmF0b3I6ZGVtbw==")];
-        let entries = crate::support::request(address, "GET", "/status/entries", &operator).await;
+        let entries =
+            perennial_testkit::request(address, "GET", "/status/entries", &operator).await;
         assert!(entries.text().contains(">/demo</a>"), "{}", entries.text());
     }
 

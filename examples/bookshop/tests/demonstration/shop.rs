@@ -1,9 +1,7 @@
 //! Two bookshops on one database are one site, on each database.
 
-use crate::{
-    databases::Db,
-    program::Program,
-    support::{Crowd, Reply, get, post, request, until},
+use perennial_testkit::{
+    Crowd, Db, Reply, get, on_each_database, post, program::Program, request, until,
 };
 
 on_each_database! {

@@ -5,7 +5,7 @@ use std::{
     process::{Command, Output},
 };
 
-use crate::{program::example, support::Folder};
+use perennial_testkit::{Folder, program::example};
 
 fn run(arguments: &[&str]) -> Output {
     let folder = Folder::new();

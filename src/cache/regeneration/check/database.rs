@@ -13,8 +13,8 @@ use crate::{
         setup::{LEASE, Mutant, NOW, OLDEST, SECOND},
     },
     clock::Tick,
-    search::Broken,
 };
+use perennial_testkit::search::Broken;
 
 /// An entry from further in the future is from before the clock was set back.
 const SET_BACK: Duration = Duration::from_secs(5);

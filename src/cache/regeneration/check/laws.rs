@@ -16,9 +16,9 @@ use crate::{
             machine::{Publishing, State},
         },
     },
-    search::Broken,
     timing::RECHECK_INTERVAL,
 };
+use perennial_testkit::search::Broken;
 
 /// No visitor waits longer: for the first version, and then for three statements, the generator and
 /// the publish.

@@ -33,7 +33,7 @@ pub(crate) use self::setup::POLICY;
 
 use std::{env, time::Instant};
 
-use crate::search::{Explored, explore};
+use perennial_testkit::search::{Explored, explore};
 
 use setup::{
     Fault::{

@@ -1,20 +1,18 @@
 //! The check as a model of the search, and the schedule without faults.
 
-use crate::{
-    cache::{
-        entry::{CacheEntry, Freshness},
-        regeneration::check::{
-            action::WorldAction,
-            names,
-            process::{Doing, Process},
-            regenerate::Ran,
-            setup::{NOW, SECOND, Setup},
-            visit::Request,
-            world::World,
-        },
+use crate::cache::{
+    entry::{CacheEntry, Freshness},
+    regeneration::check::{
+        action::WorldAction,
+        names,
+        process::{Doing, Process},
+        regenerate::Ran,
+        setup::{NOW, SECOND, Setup},
+        visit::Request,
+        world::World,
     },
-    search::{Broken, Model, Steps},
 };
+use perennial_testkit::search::{Broken, Model, Steps};
 
 impl Model for Setup {
     type State = World;

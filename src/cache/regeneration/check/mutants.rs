@@ -7,16 +7,14 @@
 
 use std::time::Instant;
 
-use crate::{
-    cache::regeneration::check::setup::{
-        Fault::{
-            self, Demand, Failing, Invalidation, Leave, NoPermit, Pause, Purge, Refused, SlowStore,
-            Unreadable, Unshareable,
-        },
-        Mutant, Setup,
+use crate::cache::regeneration::check::setup::{
+    Fault::{
+        self, Demand, Failing, Invalidation, Leave, NoPermit, Pause, Purge, Refused, SlowStore,
+        Unreadable, Unshareable,
     },
-    search::explore,
+    Mutant, Setup,
 };
+use perennial_testkit::search::explore;
 
 /// Panics unless this property is the first to fail.
 fn is_found(mutant: Mutant, faults: &[Fault], property: &str) {

@@ -25,8 +25,8 @@ use crate::{
         },
     },
     clock::Tick,
-    search::HASH,
 };
+use perennial_testkit::search::HASH;
 
 /// A value that the normal form changes.
 pub(crate) enum Part<'a> {

@@ -22,8 +22,8 @@ use crate::{
         },
     },
     clock::Tick,
-    search::Broken,
 };
+use perennial_testkit::search::Broken;
 
 #[derive(Clone, Debug, Hash)]
 pub(crate) struct Process {

@@ -20,8 +20,8 @@ use crate::{
     clock::Tick,
     event::Bypass,
     extensions::Tags,
-    search::Broken,
 };
+use perennial_testkit::search::Broken;
 
 impl Process {
     /// Carries out a step. Returns the event of an action that ends immediately.

@@ -2,20 +2,18 @@
 
 use std::{cell::RefCell, collections::BTreeSet};
 
-use crate::{
-    cache::regeneration::{
-        check::{
-            content::Read,
-            exact, names,
-            setup::{
-                Fault::{Close, Failing, Leave, NoPermit, Panic, Refused, SlowStore, Unshareable},
-                Setup,
-            },
+use crate::cache::regeneration::{
+    check::{
+        content::Read,
+        exact, names,
+        setup::{
+            Fault::{Close, Failing, Leave, NoPermit, Panic, Refused, SlowStore, Unshareable},
+            Setup,
         },
-        machine::{Action, State},
     },
-    search::explore,
+    machine::{Action, State},
 };
+use perennial_testkit::search::explore;
 
 /// A state and an input, and the next state with the action; `""`: the action before goes on.
 type Transition = [&'static str; 4];

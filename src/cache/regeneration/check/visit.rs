@@ -23,8 +23,8 @@ use crate::{
     },
     clock::Tick,
     event::Bypass,
-    search::Broken,
 };
+use perennial_testkit::search::Broken;
 
 /// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,21 +2,19 @@
 
 use std::hash::{Hash, Hasher};
 
-use crate::{
-    cache::regeneration::{
-        check::{
-            action::WorldAction,
-            content::Marks,
-            database::{Database, Reply, Statement},
-            normal::normal,
-            process::{Around, Doing, Process, Sleep},
-            setup::{FAULTS, Fault, LEASE, Mutant, NOW, Setup},
-            visit::Request,
-        },
-        machine::State,
+use crate::cache::regeneration::{
+    check::{
+        action::WorldAction,
+        content::Marks,
+        database::{Database, Reply, Statement},
+        normal::normal,
+        process::{Around, Doing, Process, Sleep},
+        setup::{FAULTS, Fault, LEASE, Mutant, NOW, Setup},
+        visit::Request,
     },
-    search::Broken,
+    machine::State,
 };
+use perennial_testkit::search::Broken;
 
 #[derive(Clone)]
 pub(crate) struct World {

@@ -1,0 +1,46 @@
+//! What the tests of several packages share. It is not published, and no crate depends on it but for tests.
+//!
+//! | for a test of | there is |
+//! |---|---|
+//! | the engine, in virtual time | [`virtual_time`], [`Origin`], [`get`] and [`Crowd`] |
+//! | each database | [`on_each_database!`], [`Db`], [`connection_state`] |
+//! | the store's contract | [`store`] |
+//! | two sites on one database | [`peers`] |
+//! | a network or a server that fails | [`wire`], [`server`], [`hooked`] |
+//! | processes | [`Contender`], [`program`], [`clock`] |
+//! | what is logged | [`log`] |
+//! | a model, state by state | [`search`] |
+//!
+//! A wait ends with [`HANG`], which no busy machine exceeds: [`until`] polls.
+
+#[macro_use]
+mod databases;
+
+#[cfg(unix)]
+pub mod clock;
+pub mod connection_state;
+mod contender;
+pub mod hooked;
+pub mod log;
+mod origin;
+pub mod peers;
+#[cfg(unix)]
+pub mod program;
+pub mod search;
+#[cfg(unix)]
+pub mod server;
+mod site;
+pub mod store;
+pub mod virtual_time;
+mod visitors;
+mod waiting;
+pub mod wire;
+
+pub use contender::Contender;
+pub use databases::{Db, all_of, four_digits, pool_of};
+pub use origin::{Origin, nowhere, serve, serve_origin};
+pub use site::{Folder, every, is_database, page, patient, taken};
+#[doc(hidden)]
+pub use sqlx;
+pub use visitors::{Ask, Crowd, Reply, exchange, get, pay, post, request};
+pub use waiting::{HANG, cut_off, rounds, until};

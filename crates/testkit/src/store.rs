@@ -1,0 +1,103 @@
+//! Calls of a store, as tests of its contract make them.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderValue, Response, StatusCode};
+use perennial::locks::LockName;
+use perennial_store::{
+    Backend, Epoch, Fence, Invalidated, LeaseRow, NewEntry, Operation, Probe, Publish, TryLock,
+};
+
+use crate::Db;
+
+/// The metadata of [`entry`].
+pub const METADATA: &str = r#"{"tags":["a &b"]}"#;
+
+/// Opens a store with its tables.
+pub async fn open(db: &Db) -> Arc<dyn Backend> {
+    if let Some(database) = db.memory() {
+        return Arc::new(database.clone());
+    }
+    let store = db.database().await.store("perennial_").await;
+    store.expect("prepares").into()
+}
+
+/// Makes a call that the store answers.
+pub async fn ask<O: Operation>(store: &dyn Backend, operation: O) -> O::Answer {
+    store.ask(operation).await.expect("answers")
+}
+
+/// Takes a lock that is free, as a new owner.
+pub async fn lock(store: &dyn Backend, name: impl Into<LockName>, length: Duration) -> LeaseRow {
+    let (name, owner) = (name.into(), uuid());
+    let fence = store.ask(TryLock::new(&name, &owner, length, None)).await;
+    let fence = fence.expect("answers").fence.expect("is free");
+    LeaseRow { name, owner, fence }
+}
+
+/// An owner that no other acquisition has.
+pub fn uuid() -> String {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    format!("owner-{}-{}", std::process::id(), NEXT.fetch_add(1, SeqCst))
+}
+
+/// Content with this body, and with headers that are hard to store.
+pub fn content(body: &str) -> Response<Bytes> {
+    let mut content = Response::new(Bytes::from(body.to_owned()));
+    *content.status_mut() = StatusCode::NOT_FOUND;
+    let headers = content.headers_mut();
+    headers.append("x-twice", HeaderValue::from_static("a"));
+    headers.append(
+        "x-twice",
+        HeaderValue::from_bytes(b"\xfc: b").expect("a value"),
+    );
+    content
+}
+
+/// Returns an entry with this content, for an hour.
+pub fn entry(content: &Response<Bytes>) -> NewEntry {
+    NewEntry {
+        content: content.clone(),
+        renews: None,
+        epoch: Epoch(7),
+        interval: Duration::from_secs(60),
+        metadata: METADATA.to_owned(),
+        history: "1 a line\n".to_owned(),
+        retention: Duration::from_secs(3600),
+        lasting: true,
+    }
+}
+
+/// Publishes [`entry`] with this content.
+pub async fn publish(store: &dyn Backend, lease: &LeaseRow, content: &Response<Bytes>) -> bool {
+    ask(store, Publish::new(lease, entry(content))).await
+}
+
+/// The stored fence and body of a page.
+pub async fn stored(store: &dyn Backend, name: &LockName) -> Option<(Fence, Bytes)> {
+    let entry = ask(store, Probe::new(name, Fence::NONE)).await.entry;
+    entry.map(|entry| (entry.fence, entry.content.into_body()))
+}
+
+/// Publishes content that is the stored version of this fence.
+pub async fn renew(store: &dyn Backend, lease: &LeaseRow, known: i64) -> bool {
+    let content = content("is not sent");
+    let entry = NewEntry {
+        renews: Some(Fence(known)),
+        ..entry(&content)
+    };
+    ask(store, Publish::new(lease, entry)).await
+}
+
+/// Returns the first `most` names invalidated after `since`.
+pub async fn invalidated(store: &dyn Backend, since: Epoch, most: usize) -> Vec<(String, Epoch)> {
+    let synced = ask(store, Invalidated::new("", since, most, Vec::new())).await;
+    synced.names
+}

@@ -1,0 +1,18 @@
+//! A site on a real database, whose files, connections, networks and servers fail: SQLite, and PostgreSQL
+//! and MariaDB where `scripts/with-servers` has started them.
+
+mod cancelled_calls;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod connection_loss;
+mod connection_state;
+mod forgotten_names;
+mod lost_replies;
+mod outbox;
+mod own_writes;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod server_outages;
+mod sqlite_files;
+mod sqlite_outages;
+mod sync;
+mod transactions;
+mod typed_values;
