@@ -261,7 +261,7 @@ async fn a_failure_without_ignored_extensions_names_them_and_the_remedies() {
     let log = log_of_this_thread();
     assert_eq!(get(&app, "/").await.status, 500);
     let log = log.text();
-    for said in ["wrong_uses::User", "`bypass_if`", "`share_extension`"] {
+    for said in ["misuse_warnings::User", "`bypass_if`", "`share_extension`"] {
         assert!(log.contains(said), "{said}: {log}");
     }
 }
