@@ -10,7 +10,7 @@ use std::{
 use tracing_subscriber::{
     Layer, Registry,
     filter::{LevelFilter, dynamic_filter_fn},
-    layer::{Layered, SubscriberExt},
+    layer::{Identity, Layered, SubscriberExt},
 };
 
 thread_local! {
@@ -54,7 +54,8 @@ pub type Lines = Layered<Box<dyn Layer<Registry> + Send + Sync>, Registry>;
 
 /// Listens for all tests.
 pub fn listen() {
-    listen_with(tracing_subscriber::layer::Identity::new());
+    // Without the filter it would ask for each event there is.
+    listen_with(Identity::new().with_filter(LevelFilter::OFF));
 }
 
 /// Listens for all tests, with a layer of the test program's own. The first call in a program decides, so a
