@@ -62,7 +62,7 @@ async fn different_resources_are_never_mixed_up() {
 }
 
 /// A byte, and whether its encoding matters: not of a letter, a digit, or one of `-._~`.
-type Unit = (u8, bool);
+pub(crate) type Unit = (u8, bool);
 
 fn units(text: &str, is_query: bool) -> Vec<Unit> {
     let (mut rest, mut units) = (text.as_bytes(), Vec::new());
@@ -85,7 +85,7 @@ fn units(text: &str, is_query: bool) -> Vec<Unit> {
 }
 
 /// The model: path, and the parameters by decoded name.
-fn canonical(path: &str) -> (Vec<Unit>, Vec<(String, Vec<Unit>)>) {
+pub(crate) fn canonical(path: &str) -> (Vec<Unit>, Vec<(String, Vec<Unit>)>) {
     let (path, query) = path.split_once('?').unwrap_or((path, ""));
     let mut parameters: Vec<_> = query
         .split('&')

@@ -14,7 +14,7 @@ use perennial::{Refresh, layer::RefreshLayer};
 use tower::ServiceBuilder;
 use tower_http::cors::CorsLayer;
 
-use crate::{middleware::User, middleware::authenticate};
+use crate::middleware::{User, authenticate};
 use perennial_testkit::{request, virtual_time::Shared};
 
 const POLICY: Refresh = Refresh::every(Duration::from_secs(3600));

@@ -18,7 +18,7 @@ use tower_cookies::Cookies;
 use tower_http::decompression::DecompressionLayer;
 use tower_sessions::{MemoryStore, Session};
 
-use crate::{middleware::MIDDLEWARE, middleware::Middleware, middleware::User, middleware::named};
+use crate::middleware::{MIDDLEWARE, Middleware, User, named};
 use perennial_testkit::virtual_time::Shared;
 
 const POLICY: Refresh = Refresh::every(Duration::from_secs(3600));

@@ -12,7 +12,7 @@ use axum::{
 use perennial::{Key, Perennial, Refresh, layer::RefreshLayer};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-use crate::{request_extensions::PLACES, request_extensions::show};
+use crate::request_extensions::{PLACES, show};
 use perennial_testkit::virtual_time::Shared;
 
 const POLICY: Refresh = Refresh::every(Duration::from_secs(3600));

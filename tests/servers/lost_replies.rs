@@ -217,7 +217,7 @@ mod network {
     use perennial_store::TryLock;
 
     use super::*;
-    use perennial_testkit::{wire::State, wire::Wire};
+    use perennial_testkit::wire::{State, Wire};
 
     on_each_server! {
         try_whose_connection_breaks_is_said_to_be_sent_twice

@@ -276,7 +276,10 @@ mod servers {
     use tokio::time::Instant;
 
     use super::*;
-    use perennial_testkit::{HANG, wire::State, wire::Wire};
+    use perennial_testkit::{
+        HANG,
+        wire::{State, Wire},
+    };
 
     on_each_server! {
         row_that_somebody_has_locked_stops_no_other

@@ -18,6 +18,8 @@ use axum::{
 use http_body_util::BodyExt;
 use perennial::{DAY, Key, Perennial, Refresh, entries::EntryState};
 use perennial_admin::{Access, Admin, CancellationToken, Report, Verdict};
+use perennial_testkit::fuzz;
+use proptest::prelude::{Just, Strategy, prop_oneof};
 use tower::ServiceExt;
 
 const HANG: Duration = Duration::from_secs(60);
@@ -506,3 +508,91 @@ async fn page_whose_request_is_not_known_is_regenerated_by_the_next_one() {
     assert_eq!(site.state(key).await, Some(EntryState::Stale));
     assert_eq!(visit().await, "currency=EUR 2");
 }
+
+/// Each line is a path and the body of a form, which an operator sends.
+#[test]
+fn any_form_and_query_is_answered_and_escaped() {
+    let path = prop_oneof![
+        Just("/cache/act/entry"),
+        Just("/cache/act/many"),
+        Just("/cache/act/lock"),
+        Just("/cache/many"),
+        Just("/cache/entry"),
+        Just("/cache/preview"),
+        Just("/cache/explain"),
+        Just("/cache/entries"),
+        Just("/cache/locks"),
+    ];
+    let name = prop_oneof![
+        Just("key"),
+        Just("fence"),
+        Just("act"),
+        Just("what"),
+        Just("name"),
+        Just("kind"),
+        Just("confirmed"),
+        Just("path"),
+        Just("after"),
+        Just("state"),
+        Just("prefix"),
+    ];
+    let value = prop_oneof![
+        Just("/a".to_owned()),
+        Just("invalidate".to_owned()),
+        Just("purge".to_owned()),
+        Just("regenerate".to_owned()),
+        Just("tag".to_owned()),
+        Just("true".to_owned()),
+        Just("9223372036854775808".to_owned()),
+        Just("-1".to_owned()),
+        Just(SCRIPT.to_owned()),
+        "[ -~]{0,12}",
+        "%[0-9a-f]{2}",
+    ];
+    let pairs = || proptest::collection::vec((name.clone(), value.clone()), 0..4);
+    let line = (path, pairs(), pairs()).prop_map(|(path, query, form)| {
+        let [query, form] =
+            [query, form].map(|it| serde_urlencoded::to_string(it).expect("is text"));
+        format!("{path}?{query} {form}")
+    });
+    let inputs = proptest::collection::vec(line, 1..4);
+    fuzz::lines(include_str!("corpus/forms.txt"), inputs, async |input| {
+        let it = Site::new();
+        it.visit().await;
+        for line in input {
+            let (path, form) = line.split_once(' ').unwrap_or((line, ""));
+            for method in ["GET", "POST"] {
+                let body = if method == "GET" { "" } else { form };
+                let request = Request::builder()
+                    .method(method)
+                    .uri(path)
+                    .header("user", "operator");
+                let request = request
+                    .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
+                    .header(header::HOST, "site.example");
+                let request = request
+                    .body(Body::from(body.to_owned()))
+                    .expect("a request");
+                let response = it.send(request).await;
+                let headers = response.headers().clone();
+                let (status, page) = text(response).await;
+                assert!(
+                    !status.is_server_error(),
+                    "{method} {line}: {status} {page}"
+                );
+                // A refusal of axum's repeats the value, as plain text that no browser may take for a page.
+                let plain = headers
+                    .get(header::CONTENT_TYPE)
+                    .is_some_and(|it| it == "text/plain; charset=utf-8");
+                let as_it_is = plain && headers[header::X_CONTENT_TYPE_OPTIONS] == "nosniff";
+                assert!(
+                    as_it_is || !page.contains(SCRIPT),
+                    "{method} {line}: {headers:?}"
+                );
+            }
+        }
+    });
+}
+
+/// What no page may contain as it is.
+const SCRIPT: &str = "<script>alert(1)</script>";

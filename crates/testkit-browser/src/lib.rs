@@ -21,6 +21,7 @@ pub struct Driver {
 }
 
 impl Driver {
+    /// Starts it; `None` where there is none, and tests may be skipped.
     pub fn start() -> Option<Self> {
         let child = Command::new("chromedriver")
             .arg("--port=0")
@@ -55,6 +56,7 @@ impl Driver {
         })
     }
 
+    /// Opens a window.
     pub async fn browser(&self) -> WebDriver {
         let mut options = DesiredCapabilities::chrome();
         let profile = format!("--user-data-dir={}", self.profile.path().display());

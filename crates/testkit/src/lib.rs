@@ -10,6 +10,7 @@
 //! | processes | [`Contender`], [`program`], [`clock`] |
 //! | what is logged | [`log`] |
 //! | a model, state by state | [`search`] |
+//! | random input | [`fuzz`] |
 //!
 //! A wait ends with [`HANG`], which no busy machine exceeds: [`until`] polls.
 
@@ -20,6 +21,7 @@ mod databases;
 pub mod clock;
 pub mod connection_state;
 mod contender;
+pub mod fuzz;
 pub mod hooked;
 pub mod log;
 mod origin;

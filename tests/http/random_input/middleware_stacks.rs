@@ -6,11 +6,11 @@ use futures_util::future::join_all;
 use perennial::Refresh;
 use proptest::{collection::vec, prelude::*, sample::subsequence};
 
-use super::each;
 use crate::{
-    middleware::MIDDLEWARE, middleware::Middleware, privacy::Application, privacy::MOUNTS,
-    privacy::NOBODY,
+    middleware::{MIDDLEWARE, Middleware},
+    privacy::{Application, MOUNTS, NOBODY},
 };
+use perennial_testkit::fuzz::each;
 
 const INTERVAL: Duration = Duration::from_secs(60);
 
