@@ -14,17 +14,20 @@
 //!
 //! A wait ends with [`HANG`], which no busy machine exceeds: [`until`] polls.
 
+#[cfg(feature = "sqlite")]
 #[macro_use]
 mod databases;
 
 #[cfg(unix)]
 pub mod clock;
+#[cfg(feature = "sqlite")]
 pub mod connection_state;
 mod contender;
 pub mod fuzz;
 pub mod hooked;
 pub mod log;
 mod origin;
+#[cfg(feature = "sqlite")]
 pub mod peers;
 #[cfg(unix)]
 pub mod program;
@@ -39,6 +42,7 @@ mod waiting;
 pub mod wire;
 
 pub use contender::Contender;
+#[cfg(feature = "sqlite")]
 pub use databases::{Db, all_of, four_digits, pool_of};
 pub use origin::{Origin, nowhere, serve, serve_origin};
 pub use site::{Folder, every, is_database, page, patient, taken};

@@ -1,10 +1,7 @@
 //! Calls of a store, as tests of its contract make them.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-    },
+    sync::atomic::{AtomicUsize, Ordering::SeqCst},
     time::Duration,
 };
 
@@ -15,15 +12,17 @@ use perennial_store::{
     Backend, Epoch, Fence, Invalidated, LeaseRow, NewEntry, Operation, Probe, Publish, TryLock,
 };
 
+#[cfg(feature = "sqlite")]
 use crate::Db;
 
 /// The metadata of [`entry`].
 pub const METADATA: &str = r#"{"tags":["a &b"]}"#;
 
 /// Opens a store with its tables.
-pub async fn open(db: &Db) -> Arc<dyn Backend> {
+#[cfg(feature = "sqlite")]
+pub async fn open(db: &Db) -> std::sync::Arc<dyn Backend> {
     if let Some(database) = db.memory() {
-        return Arc::new(database.clone());
+        return std::sync::Arc::new(database.clone());
     }
     let store = db.database().await.store("perennial_").await;
     store.expect("prepares").into()

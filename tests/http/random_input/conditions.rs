@@ -7,10 +7,7 @@ use axum::{
 };
 use bytes::Bytes;
 use perennial::{DAY, Refresh};
-use perennial_testkit::{
-    Ask, fuzz,
-    virtual_time::{Shared, here},
-};
+use perennial_testkit::{Ask, fuzz, virtual_time::Shared};
 use proptest::prelude::*;
 
 use super::{DATES, OF_VISITORS, lines};
@@ -41,7 +38,7 @@ fn any_condition_and_range_gets_a_sound_answer() {
         };
         let site = Shared::new().site();
         let app = Router::new().fallback(page);
-        let address = here(app.layer(site.layer(Refresh::every(DAY))));
+        let app = app.layer(site.layer(Refresh::every(DAY)));
         // The first visitor generates, and the second one hits.
         for _ in 0..2 {
             let mut request = Request::new(Body::empty());
@@ -49,7 +46,7 @@ fn any_condition_and_range_gets_a_sound_answer() {
                 *request.method_mut() = Method::HEAD;
             }
             *request.headers_mut() = fields.clone();
-            let (parts, body) = address.ask(request).await;
+            let (parts, body) = (&app).ask(request).await;
             let encoded = parts.headers.contains_key(header::CONTENT_ENCODING);
             match parts.status {
                 StatusCode::OK if head => assert_eq!(body.len(), 0),

@@ -7,7 +7,7 @@ use axum::{
 };
 use perennial::{DAY, Perennial, Refresh, entries::Explanation};
 use perennial_testing::Database;
-use perennial_testkit::{Ask, fuzz, virtual_time::here};
+use perennial_testkit::{Ask, fuzz};
 use proptest::prelude::*;
 
 use super::{OF_VISITORS, lines};
@@ -33,7 +33,7 @@ fn any_request_with_the_token_is_explained_and_no_other() {
             let site = Database::new().open(builder).expect("opens");
             let page = async || "page";
             let app = Router::new().fallback(page);
-            let address = here(app.layer(site.layer(Refresh::every(DAY))));
+            let app = app.layer(site.layer(Refresh::every(DAY)));
             for _ in 0..2 {
                 let mut request = Request::new(Body::empty());
                 let (Ok(token), Ok(uri)) = (HeaderValue::from_str(&input[0]), input[1].parse())
@@ -45,7 +45,7 @@ fn any_request_with_the_token_is_explained_and_no_other() {
                 request
                     .headers_mut()
                     .insert("perennial-explain", token.clone());
-                let (parts, body) = address.ask(request).await;
+                let (parts, body) = (&app).ask(request).await;
                 if token == TOKEN {
                     let explanation = serde_json::from_slice::<Explanation>(&body);
                     assert!(explanation.is_ok(), "{body:?}");

@@ -6,10 +6,7 @@ use axum::{Router, extract::Request};
 use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use perennial::{DAY, Refresh};
-use perennial_testkit::{
-    fuzz, get,
-    virtual_time::{Shared, here},
-};
+use perennial_testkit::{fuzz, get, virtual_time::Shared};
 use proptest::{collection::vec, prelude::*};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tower::ServiceExt;
@@ -57,16 +54,12 @@ fn any_head_leaves_the_page_of_the_next_visitor_as_it_is() {
         async |input| {
             let site = Shared::new().site();
             let app = Router::new().fallback(show);
-            let address = here(app.layer(site.layer(Refresh::every(DAY))));
+            let app = app.layer(site.layer(Refresh::every(DAY)));
             let (mut client, server) = tokio::io::duplex(64 << 10);
-            let service = service_fn(
-                |request: hyper::Request<hyper::body::Incoming>| async move {
-                    let request = request.map(axum::body::Body::new);
-                    Ok::<_, Infallible>(
-                        address.clone().oneshot(request).await.expect("never fails"),
-                    )
-                },
-            );
+            let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
+                let answer = app.clone().oneshot(request.map(axum::body::Body::new));
+                async { Ok::<_, Infallible>(answer.await.expect("never fails")) }
+            });
             let serving = http1::Builder::new().serve_connection(TokioIo::new(server), service);
             let asking = async {
                 let head = fuzz::bytes(&format!("{}\r\n\r\n", input.join("\r\n")));
@@ -79,7 +72,7 @@ fn any_head_leaves_the_page_of_the_next_visitor_as_it_is() {
                 assert_ne!(status, b"500", "{}", String::from_utf8_lossy(&answer));
             };
             let (_, ()) = tokio::join!(serving, asking);
-            let reply = get(address, "/").await;
+            let reply = get(&app, "/").await;
             assert_eq!(reply.status, 200);
             assert!(!reply.text().contains("hostile"), "{}", reply.text());
         },

@@ -13,10 +13,7 @@ use axum::{
 use bytes::Bytes;
 use perennial::{DAY, Refresh, entries::EntryFilter};
 use perennial_store::{Epoch, LeaseRow, NewEntry, Publish, Release, TryLock};
-use perennial_testkit::{
-    Ask, fuzz, page,
-    virtual_time::{Shared, here},
-};
+use perennial_testkit::{Ask, fuzz, page, virtual_time::Shared};
 use proptest::prelude::*;
 
 use super::{OF_ORIGINS, lines};
@@ -90,8 +87,8 @@ fn any_row_is_served_or_generated_again() {
                 async { "generated" }
             };
             let app = Router::new().fallback(answer);
-            let address = here(app.layer(site.layer(Refresh::every(DAY))));
-            let (parts, body) = address.ask(Request::new(Body::empty())).await;
+            let app = app.layer(site.layer(Refresh::every(DAY)));
+            let (parts, body) = (&app).ask(Request::new(Body::empty())).await;
             if *generated.lock().expect("not poisoned") {
                 assert_eq!(body, "generated");
             } else {
