@@ -31,7 +31,9 @@ pub fn lines(
         println!("of the corpus:\n{}", input.join("\n"));
         run(test(&input));
     }
-    each(inputs.prop_map(Lines), async |input| test(&input.0).await);
+    each(inputs.prop_map(Lines), async move |input| {
+        test(&input.0).await;
+    });
 }
 
 /// An input that is printed as a corpus has it.

@@ -46,6 +46,12 @@ pub const fn every(interval: Duration) -> Refresh {
 /// A folder for a database, gone with the value.
 pub struct Folder(TempDir);
 
+impl Default for Folder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Folder {
     /// A new folder.
     pub fn new() -> Self {

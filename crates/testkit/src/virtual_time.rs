@@ -49,6 +49,12 @@ impl Backend for Shared {
     }
 }
 
+impl Default for Shared {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Shared {
     /// An empty database.
     pub fn new() -> Self {
