@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Returns a number of rounds: all of them if every test is to run, or else the few of `cargo test`.
+/// Returns a number of rounds: the few that each change has to pass, or all of them if the environment has
+/// `PERENNIAL_TEST_ROUNDS=all`, as in `scripts/test-all`.
 pub fn rounds(all: usize, few: usize) -> usize {
-    match std::env::var_os("PERENNIAL_TEST_ALL") {
+    match std::env::var_os("PERENNIAL_TEST_ROUNDS") {
         Some(_) => all,
         None => few,
     }
