@@ -2,16 +2,17 @@
 //! and MariaDB where `scripts/with-servers` has started them.
 
 mod cancelled_calls;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
+#[cfg(all(unix, any(feature = "postgres", feature = "mysql")))]
 mod connection_loss;
 mod connection_state;
 mod forgotten_names;
 mod lost_replies;
 mod outbox;
 mod own_writes;
-#[cfg(any(feature = "postgres", feature = "mysql"))]
+#[cfg(all(unix, any(feature = "postgres", feature = "mysql")))]
 mod server_outages;
 mod sqlite_files;
+#[cfg(unix)]
 mod sqlite_outages;
 mod sync;
 mod transactions;
