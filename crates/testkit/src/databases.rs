@@ -176,7 +176,16 @@ impl Db {
     pub async fn site(&self) -> Perennial {
         match self.memory() {
             Some(database) => database.open(patient()).expect("opens"),
-            None => patient().open(&self.url).await.expect("opens"),
+            None => {
+                let begun = tokio::time::Instant::now();
+                loop {
+                    match patient().open(&self.url).await {
+                        Ok(site) => return site,
+                        Err(error) if is_slow(&error) && begun.elapsed() < HANG => {}
+                        Err(error) => panic!("{error:?}"),
+                    }
+                }
+            }
         }
     }
 
@@ -204,10 +213,7 @@ impl Db {
         loop {
             match Database::open(&self.url).await {
                 Ok(database) => return database.statement_timeout(HANG / 2),
-                // A server on a loaded machine is slow to take connections.
-                Err(error)
-                    if format!("{error:?}").contains("did not answer within")
-                        && begun.elapsed() < HANG => {}
+                Err(error) if is_slow(&error) && begun.elapsed() < HANG => {}
                 Err(error) => panic!("{error:?}"),
             }
         }
@@ -376,6 +382,11 @@ impl Db {
             .expect("reads");
         row.map(|(fence, body)| (fence, String::from_utf8(body).expect("text")))
     }
+}
+
+/// Returns true where a server on a loaded machine is slow to take connections.
+fn is_slow(error: &perennial::Error) -> bool {
+    format!("{error:?}").contains("did not answer within")
 }
 
 /// Takes all connections of a pool, as a busy application does.
