@@ -157,18 +157,22 @@ fn count(results: &Results, result: &str) -> usize {
     found.count()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn public_cache_tests_have_their_expected_results() {
-    let Some(package) = env::var_os("PERENNIAL_TEST_CACHE_TESTS") else {
-        assert!(
-            env::var_os("PERENNIAL_TEST_ALL").is_none(),
-            "PERENNIAL_TEST_CACHE_TESTS is not set: scripts/cache-tests prints its value"
-        );
-        return;
-    };
+/// Returns what has another result than expected, by the ids of the tests.
+fn differences(expected: &Results, found: &Results) -> BTreeMap<String, String> {
+    let ids = expected.keys().chain(found.keys());
+    let differences = ids.filter_map(|id| {
+        let [was, is] = [expected, found].map(|all| all.get(id).cloned().unwrap_or_default());
+        let line = format!("{} became {} {}", was.0, is.0, is.1);
+        (was.0 != is.0).then(|| (id.clone(), line))
+    });
+    differences.collect()
+}
+
+/// Runs all tests of the package once, through a new gateway.
+async fn run(package: &Path) -> Results {
     let folder = TempDir::new().expect("is made");
     let mut server = Command::new("node")
-        .arg(Path::new(&package).join("server/server.mjs"))
+        .arg(package.join("server/server.mjs"))
         .envs([
             ("npm_config_protocol", "http"),
             ("npm_config_port", "0"),
@@ -201,16 +205,27 @@ async fn public_cache_tests_have_their_expected_results() {
         stderr,
     } = Command::new("node")
         .args(["--no-warnings", &format!("{SCRIPTS}/run.mjs")])
-        .arg(&package)
+        .arg(package)
         .arg(&cache)
         .kill_on_drop(true)
         .output()
         .await
         .expect("node runs");
     assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
-    let found = results(&String::from_utf8(stdout).expect("is text"));
+    results(&String::from_utf8(stdout).expect("is text"))
+}
 
+#[tokio::test(flavor = "multi_thread")]
+async fn public_cache_tests_have_their_expected_results() {
+    let Some(package) = env::var_os("PERENNIAL_TEST_CACHE_TESTS") else {
+        assert!(
+            env::var_os("PERENNIAL_TEST_ALL").is_none(),
+            "PERENNIAL_TEST_CACHE_TESTS is not set: scripts/cache-tests prints its value"
+        );
+        return;
+    };
     let file = format!("{SCRIPTS}/expected.txt");
+    let found = run(Path::new(&package)).await;
     if env::var_os("PERENNIAL_UPDATE").is_some() {
         let notes = fs::read_to_string(&file).unwrap_or_default();
         let notes = notes.lines().filter(|line| line.starts_with('#'));
@@ -222,12 +237,12 @@ async fn public_cache_tests_have_their_expected_results() {
         fs::write(&file, notes + &lines).expect("is written");
     }
     let expected = results(&fs::read_to_string(&file).expect("is read"));
-    let mut changed = Vec::new();
-    for id in expected.keys().chain(found.keys()) {
-        let [was, is] = [&expected, &found].map(|all| all.get(id).cloned().unwrap_or_default());
-        let line = format!("{id}: {} became {} {}", was.0, is.0, is.1);
-        if was.0 != is.0 && !changed.contains(&line) {
-            changed.push(line);
+    let mut changed = differences(&expected, &found);
+    // The tests are about seconds, which a busy machine stretches: a change that is one is there in each run.
+    for _ in 0..3 {
+        if !changed.is_empty() {
+            let again = differences(&expected, &run(Path::new(&package)).await);
+            changed.retain(|id, _| again.contains_key(id));
         }
     }
     for (id, (result, message)) in &found {
@@ -238,5 +253,5 @@ async fn public_cache_tests_have_their_expected_results() {
         count(&found, "required\tpass"),
         count(&found, "required\tfail")
     );
-    assert!(changed.is_empty(), "{}", changed.join("\n"));
+    assert!(changed.is_empty(), "{changed:#?}");
 }
