@@ -65,6 +65,7 @@ mod statement_plans;
 /// A lease that no test outlives.
 pub(crate) const LEASE: Duration = Duration::from_secs(3600);
 
+/// Of a cooldown or an age.
 pub(crate) const NONE: Duration = Duration::ZERO;
 
 /// Of a list, without a limit.

@@ -220,7 +220,7 @@ async fn nothing_is_published_after_a_takeover(db: Db) {
     };
     for lease in [&late, &forged] {
         assert!(!publish(&*store, lease, &content("1")).await);
-        assert!(!renew(&*store, lease, first.fence.0).await);
+        assert!(!renew(&*store, lease, first.fence).await);
     }
     let before = stored(&*store, &late.name).await;
     assert_eq!(before, Some((first.fence, "0".into())));
@@ -238,7 +238,7 @@ async fn a_repeated_publish_succeeds_again(db: Db) {
     ask(&*store, Release::new(&first, NONE)).await;
     let second = lock(&*store, "a", LEASE).await;
     for _ in 0..2 {
-        assert!(renew(&*store, &second, first.fence.0).await);
+        assert!(renew(&*store, &second, first.fence).await);
     }
     assert_eq!(
         stored(&*store, &"a".into()).await,
@@ -250,18 +250,18 @@ async fn the_same_content_is_renewed_only_over_itself(db: Db) {
     let store = open(&db).await;
     let first = lock(&*store, "a", LEASE).await;
     assert!(
-        !renew(&*store, &first, Fence::NONE.0).await,
+        !renew(&*store, &first, Fence::NONE).await,
         "there is nothing to renew"
     );
     publish(&*store, &first, &content("1")).await;
     ask(&*store, Release::new(&first, NONE)).await;
     let second = lock(&*store, "a", LEASE).await;
-    assert!(!renew(&*store, &second, Fence(first.fence.0 - 1).0).await);
+    assert!(!renew(&*store, &second, Fence(first.fence.0 - 1)).await);
     assert_eq!(
         stored(&*store, &"a".into()).await,
         Some((first.fence, "1".into()))
     );
-    assert!(renew(&*store, &second, first.fence.0).await);
+    assert!(renew(&*store, &second, first.fence).await);
     let longer = NewEntry {
         renews: Some(second.fence),
         metadata: format!("{METADATA}{:50}", ""),

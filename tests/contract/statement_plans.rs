@@ -232,7 +232,7 @@ async fn request_among_many_rows(db: &Db, database: perennial::sql::Database) {
         let (fence, _) = stored(&*store, name).await.expect("is there");
         assert!(ask(&*store, Release::new(&taken, NONE)).await);
         let taken = lock(&*store, name.clone(), LEASE).await;
-        assert!(renew(&*store, &taken, fence.0).await);
+        assert!(renew(&*store, &taken, fence).await);
         let epoch = ask(&*store, Invalidate::new(vec![key.to_owned()])).await;
         let since = invalidated(&*store, Epoch(epoch.0 - 1), ALL).await;
         assert!(since.iter().any(|(name, _)| name == key));

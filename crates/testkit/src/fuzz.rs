@@ -18,8 +18,8 @@ use proptest::{
     test_runner::{Config, TestRunner},
 };
 
-/// The longest time of a test, in virtual time.
-const HANG: Duration = Duration::from_secs(3600);
+/// The longest time of a test, in virtual time: it is over at once where everything waits.
+const VIRTUAL_HANG: Duration = Duration::from_secs(3600);
 
 /// Tries the inputs of a corpus, and then random ones. Fails with the smallest input that it finds.
 pub fn lines(
@@ -82,13 +82,13 @@ pub fn each<S: Strategy<Value: Debug>>(values: S, test: impl AsyncFn(S::Value)) 
     }
 }
 
-/// Runs a test in virtual time, which is over at once where everything waits.
+/// Runs a test in virtual time.
 fn run(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .start_paused(true)
         .build();
-    let test = async { tokio::time::timeout(HANG, test).await };
+    let test = async { tokio::time::timeout(VIRTUAL_HANG, test).await };
     let answered = runtime.expect("starts").block_on(test);
     answered.expect("no hang");
 }

@@ -86,10 +86,10 @@ pub async fn stored(store: &dyn Backend, name: &LockName) -> Option<(Fence, Byte
 }
 
 /// Publishes content that is the stored version of this fence.
-pub async fn renew(store: &dyn Backend, lease: &LeaseRow, known: i64) -> bool {
+pub async fn renew(store: &dyn Backend, lease: &LeaseRow, known: Fence) -> bool {
     let content = content("is not sent");
     let entry = NewEntry {
-        renews: Some(Fence(known)),
+        renews: Some(known),
         ..entry(&content)
     };
     ask(store, Publish::new(lease, entry)).await

@@ -24,7 +24,7 @@ const LEASE: Duration = Duration::from_secs(3600);
 #[test]
 fn any_row_is_served_or_generated_again() {
     let metadata = prop_oneof![
-        "[ -~]{0,40}",
+        "\\PC{0,40}",
         "\\{(\"(took|layer|revision|provisional|tags)\":([a-z0-9-]{0,20}|\"[a-z]{0,9}\"|\\[\"a\"\\]),?){0,4}\\}",
     ];
     let row = (
