@@ -82,7 +82,7 @@ pub use layer::refresh::keying::Key;
 pub use mode::Mode;
 pub use perennial_store::{Error, ErrorKind};
 pub use policy::{DAY, Refresh, Schedule};
-pub use site::{Builder, Content, PendingInvalidation, Perennial};
+pub use site::{Builder, Content, InvalidationSql, PendingInvalidation, Perennial};
 
 pub mod entries {
     //! The list of the stored resources, from [`Perennial::entries`](crate::Perennial::entries), and the
@@ -108,10 +108,13 @@ pub mod locks {
 }
 
 pub mod sql {
-    //! The database of a site.
+    //! The database of a site, and connections in whose transactions it writes.
 
-    pub use perennial_store::Database;
+    pub use perennial_store::{Connection, Database};
 }
+
+#[doc(inline)]
+pub use perennial_store::driver;
 
 #[doc(hidden)]
 pub use key::canonical as canonical_key;

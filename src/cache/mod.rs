@@ -104,7 +104,6 @@ pub(crate) struct Cache {
     /// [`Perennial::content`](crate::Perennial::content).
     pub(crate) content_layer: Arc<str>,
     /// The task that listens for invalidations, if the site listens. Dropping the cache ends it.
-    #[cfg(feature = "postgres")]
     listening: std::sync::OnceLock<tokio_util::task::AbortOnDropHandle<()>>,
 }
 
@@ -143,7 +142,6 @@ impl Cache {
             own_writes: AtomicBool::new(false),
             process_id: uuid::Uuid::new_v4().as_u64_pair().0,
             content_layer: "content".into(),
-            #[cfg(feature = "postgres")]
             listening: std::sync::OnceLock::new(),
         }
     }
@@ -179,7 +177,6 @@ impl Cache {
     }
 
     /// Runs the task that listens for invalidations.
-    #[cfg(feature = "postgres")]
     pub(crate) fn listen(&self, listening: impl Future<Output = ()> + Send + 'static) {
         let task = tokio_util::task::AbortOnDropHandle::new(tokio::spawn(listening));
         // A site listens once, so the cell is empty.

@@ -32,7 +32,6 @@ pub struct Builder {
     statement_timeout: Option<Duration>,
     database_patience: Duration,
     connect: Connect,
-    #[cfg(feature = "postgres")]
     listen: bool,
 }
 
@@ -60,7 +59,6 @@ impl Builder {
             statement_timeout: None,
             database_patience: DATABASE_PATIENCE,
             connect: Connect::Now,
-            #[cfg(feature = "postgres")]
             listen: false,
         }
     }
@@ -168,7 +166,6 @@ impl Builder {
     ///
     /// Takes one connection of the pool for good, and does not work through a pooler in transaction
     /// mode. Another kind of database, or a pool of one connection, is an error of `open`.
-    #[cfg(feature = "postgres")]
     pub fn listen(mut self) -> Self {
         self.listen = true;
         self
@@ -247,13 +244,10 @@ impl Builder {
         let tables = Tables::new(&this.table_prefix)?;
         let store = database.clone();
         let store = store.store_when(tables.clone(), this.connect).await?;
-        #[cfg(feature = "postgres")]
         let prefix = this.table_prefix.clone();
-        #[cfg(feature = "postgres")]
         let listens = this.listen;
         let mut site = this.site(store, limit, database.kind(), Some(tables));
         site.database = Some(database.clone());
-        #[cfg(feature = "postgres")]
         if listens {
             let sync = Arc::downgrade(site.cache.sync());
             let on_notify = move || {

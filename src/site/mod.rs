@@ -27,7 +27,7 @@ use crate::{
 
 pub use builder::Builder;
 pub use content::Content;
-pub use transaction::PendingInvalidation;
+pub use transaction::{InvalidationSql, PendingInvalidation};
 
 /// A site: one database, shared by all its processes, and the memory of this process. Cheap to
 /// clone. Create one for each process.
@@ -72,7 +72,8 @@ impl Perennial {
         Self::builder().open(url).await
     }
 
-    /// Uses the application's own sqlx pool, and makes or upgrades Perennial's tables.
+    /// Uses the application's own pool, and makes or upgrades Perennial's tables: a `SqlitePool`, `PgPool` or
+    /// `MySqlPool` of sqlx 0.9, or a pool of another [driver](crate::driver).
     ///
     /// # Errors
     ///

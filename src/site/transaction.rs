@@ -52,20 +52,123 @@ impl Perennial {
         self.write_in(transaction.into(), names).await
     }
 
+    /// Returns the statement by which any program invalidates all resources with these tags in a transaction of
+    /// its own, by whatever driver: see [`invalidate_in`](Self::invalidate_in), which writes it by itself.
+    ///
+    /// ```
+    /// # struct Transaction;
+    /// # impl Transaction { fn execute(&self, sql: &str, values: &[String]) {} fn commit(self) {} }
+    /// # async fn f(site: perennial::Perennial, transaction: Transaction) -> Result<(), Box<dyn std::error::Error>> {
+    /// let invalidation = site.invalidation_sql(["product-7"])?;
+    /// transaction.execute(invalidation.sql(), invalidation.values());
+    /// transaction.commit();
+    /// invalidation.committed().await;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// The statement is for one transaction: each call returns other values.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](perennial_store::ErrorKind::Invalid): a tag cannot be used, there are more than 10,000, or the
+    /// site is open in memory.
+    pub fn invalidation_sql(
+        &self,
+        tags: impl IntoIterator<Item = impl AsRef<str>>,
+    ) -> Result<InvalidationSql, Error> {
+        let tags = tags.into_iter();
+        self.sql_of(tags.map(|tag| Target::Tag(tag.as_ref()).name()))
+    }
+
+    /// Returns the statement that ends the serving of all resources with these tags, as
+    /// [`invalidation_sql`](Self::invalidation_sql) returns the one that makes them stale.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`invalidation_sql`](Self::invalidation_sql).
+    pub fn purge_sql(
+        &self,
+        tags: impl IntoIterator<Item = impl AsRef<str>>,
+    ) -> Result<InvalidationSql, Error> {
+        let tags = tags.into_iter();
+        self.sql_of(tags.map(|tag| Target::PurgedTag(tag.as_ref()).name()))
+    }
+
+    fn sql_of(
+        &self,
+        names: impl Iterator<Item = Result<String, Error>>,
+    ) -> Result<InvalidationSql, Error> {
+        let rows = rows(names)?;
+        let (tables, dialect) = (self.cache.store().tables()?, self.database()?.dialect());
+        let sql = outbox::text(tables, dialect, rows.len())?;
+        Ok(InvalidationSql {
+            sql,
+            values: rows
+                .iter()
+                .flat_map(|(id, name)| [id.clone(), name.clone()])
+                .collect(),
+            pending: self.pending(rows),
+        })
+    }
+
+    fn pending(&self, rows: Vec<(String, String)>) -> PendingInvalidation {
+        PendingInvalidation {
+            cache: Arc::clone(&self.cache),
+            ids: rows.into_iter().map(|(id, _)| id).collect(),
+        }
+    }
+
     async fn write_in(
         &self,
         connection: Connection<'_>,
         names: impl Iterator<Item = Result<String, Error>>,
     ) -> Result<PendingInvalidation, Error> {
-        let id = || uuid::Uuid::new_v4().simple().to_string();
-        let rows = names.map(|name| Ok((id(), name?)));
-        let rows: Vec<_> = rows.collect::<Result<_, Error>>()?;
+        let rows = rows(names)?;
         let store = self.cache.store();
         outbox::write(connection, store.tables()?, &rows, store.limit()).await?;
-        Ok(PendingInvalidation {
-            cache: Arc::clone(&self.cache),
-            ids: rows.into_iter().map(|(id, _)| id).collect(),
-        })
+        Ok(self.pending(rows))
+    }
+}
+
+/// Returns rows for the outbox: new ids, and the names.
+fn rows(
+    names: impl Iterator<Item = Result<String, Error>>,
+) -> Result<Vec<(String, String)>, Error> {
+    let id = || uuid::Uuid::new_v4().simple().to_string();
+    names.map(|name| Ok((id(), name?))).collect()
+}
+
+/// A statement that invalidates, for a transaction of the application's; from
+/// [`Perennial::invalidation_sql`]. Dropping it changes nothing.
+#[must_use = "its statement is to be run in a transaction"]
+pub struct InvalidationSql {
+    sql: Arc<str>,
+    values: Vec<String>,
+    pending: PendingInvalidation,
+}
+
+impl InvalidationSql {
+    /// The statement, with the database's own placeholders: `?` on SQLite, MySQL and MariaDB, and `$1`, `$2`,
+    /// … on PostgreSQL.
+    pub fn sql(&self) -> &str {
+        &self.sql
+    }
+
+    /// The texts for the placeholders, in their order.
+    pub fn values(&self) -> &[String] {
+        &self.values
+    }
+
+    /// Does as [`PendingInvalidation::committed`], after the commit.
+    pub async fn committed(self) {
+        self.pending.committed().await;
+    }
+}
+
+impl fmt::Debug for InvalidationSql {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut invalidation = f.debug_struct("InvalidationSql");
+        invalidation.field("sql", &self.sql).finish_non_exhaustive()
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use perennial_testkit::{
     Db, on_database, on_each_database,
-    store::{ask, content, entry, lock, open, publish, stored, uuid},
+    store::{ask, content, entry, lock, publish, stored, uuid},
 };
 
 const LEASE: Duration = Duration::from_secs(60);
@@ -38,7 +38,7 @@ on_database! {
 }
 
 async fn name_of_any_length_is_one_row(db: Db) {
-    let store = open(&db).await;
+    let store = db.store().await;
     let lengths = [0, 1, 127, 128, 180, 181, 255, 4000];
     let names = lengths.map(|length| "n".repeat(length));
     let unusual = [
@@ -99,7 +99,7 @@ async fn name_of_any_length_is_one_row(db: Db) {
 }
 
 async fn body_of_any_size_comes_back(db: Db) {
-    let store = open(&db).await;
+    let store = db.store().await;
     let lease = lock(&*store, LockName::of(LockKind::Page, "/"), LEASE).await;
     let mut lease = lease;
     // The default of `Builder::max_body` is 8 MiB.
@@ -118,7 +118,7 @@ async fn body_of_any_size_comes_back(db: Db) {
 }
 
 async fn times_without_an_end_fit_a_column(db: Db) {
-    let store = open(&db).await;
+    let store = db.store().await;
     let lease = lock(&*store, LockName::of(LockKind::Page, "/"), FOREVER).await;
     let content = content("1");
     let endless = NewEntry {
@@ -142,7 +142,7 @@ async fn times_without_an_end_fit_a_column(db: Db) {
 }
 
 async fn rows_of_the_years_1_and_9999_are_read(db: Db) {
-    let store = open(&db).await;
+    let store = db.store().await;
     let lease = lock(&*store, LockName::of(LockKind::Page, "/"), LEASE).await;
     assert!(publish(&*store, &lease, &content("1")).await);
     for (micros, is_ahead) in [
@@ -172,7 +172,7 @@ async fn rows_of_the_years_1_and_9999_are_read(db: Db) {
 /// The connection is lost, too, and the next call has a new one.
 #[cfg(feature = "mysql")]
 async fn body_above_the_servers_packet_is_an_error_that_says_so(db: Db) {
-    let store = open(&db).await;
+    let store = db.store().await;
     let lease = lock(&*store, LockName::of(LockKind::Page, "/"), LEASE).await;
     let most = db
         .int("SELECT @@max_allowed_packet")

@@ -268,7 +268,7 @@ async fn break_name(db: &Db, name: &str) {
 
 /// It is the last one, and the one that was read the longest time ago.
 async fn name_that_cannot_be_read_stops_no_pruning_and_no_eviction(db: Db) {
-    let store = perennial_testkit::store::open(&db).await;
+    let store = db.store().await;
     for is_pruned in [true, false] {
         for key in ["/z", "/a"] {
             let name = perennial_store::LockName::of(perennial_store::LockKind::Page, key);

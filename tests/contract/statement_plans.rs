@@ -19,7 +19,7 @@ use perennial_testkit::{
     until,
 };
 
-use crate::{ALL, LEASE, NONE};
+use perennial_driver_tests::{ALL, LEASE, NONE};
 
 /// Prints the time of an action.
 async fn timed(what: &str, action: impl Future<Output = ()>) {

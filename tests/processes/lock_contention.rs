@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 
 use perennial_testkit::{
     Contender, Db, on_each_database, pool_of,
-    store::{content, open, publish, stored, uuid},
+    store::{content, publish, stored, uuid},
 };
 
 on_each_database! {
@@ -24,7 +24,7 @@ const CONNECTIONS: u32 = 6;
 const ROUNDS: usize = 20;
 
 async fn one_of_a_herd_takes_the_lock(db: Db) {
-    open(&db).await;
+    db.store().await;
     let mut herd: Vec<_> = (0..PROCESSES).map(|_| contender_of(&db)).collect();
     let mut last = 0;
     for round in 0..ROUNDS {
@@ -55,7 +55,7 @@ fn all(herd: &mut [Contender], what: &str) -> Vec<String> {
 
 async fn no_row_is_claimed_twice_by_a_herd(db: Db) {
     const ROWS: usize = 2000;
-    open(&db).await;
+    db.store().await;
     let table =
         "CREATE TABLE job (id BIGINT PRIMARY KEY, lock_id VARCHAR(36), locked_until BIGINT)";
     db.execute(table).await;
@@ -149,7 +149,7 @@ async fn overslept_holder_never_publishes_over_a_later_one(db: Db) {
     const LOCKS: u64 = 8;
     const ROUNDS: usize = 30;
 
-    let store = open(&db).await;
+    let store = db.store().await;
     let mut holders = JoinSet::new();
     for holder in 0..2 * LOCKS {
         let store = Arc::clone(&store);

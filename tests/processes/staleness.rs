@@ -345,7 +345,7 @@ impl Site {
         let site = Self {
             numbers,
             processes: listening.map(address).collect(),
-            program: perennial_testkit::store::open(db).await,
+            program: db.store().await,
             changes: Mutex::default(),
             judged: Mutex::default(),
             breaches: Mutex::default(),

@@ -141,7 +141,7 @@ async fn row_that_cannot_be_numbered_stops_no_other(db: Db) {
 
 async fn rows_are_read_in_pages_in_the_order_of_their_ids(db: Db) {
     let _site = db.site().await;
-    let store = perennial_testkit::store::open(&db).await;
+    let store = db.store().await;
     let _ = store
         .ask(Invalidated::new("", Epoch::NONE, 1, Vec::new()))
         .await

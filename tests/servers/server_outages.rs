@@ -16,7 +16,7 @@ use tokio::{task::JoinSet, time::Instant};
 use perennial_testkit::{
     Db, HANG, Origin, every, get, on_database, on_each_server, patient, pool_of, serve,
     server::{Kind, Server},
-    store::{ask, content, entry, lock, open, publish},
+    store::{ask, content, entry, lock, publish},
     until,
     wire::{State, Wire},
 };
@@ -54,7 +54,7 @@ on_database! {
 }
 
 async fn uncommitted_lock_row_counts_as_taken_and_is_not_waited_for(db: Db) {
-    let store = open(&db).await;
+    let store = db.store().await;
     let free = lock(&*store, "a", LEASE).await;
     ask(&*store, Release::new(&free, Duration::ZERO)).await;
     for (name, change) in [
@@ -110,7 +110,7 @@ async fn tables_are_prepared_on_a_server_that_is_slow_to_connect(db: Db) {
 
 /// A publish that waits for the entry's row holds the lock's row meanwhile, at any isolation level.
 async fn lock_is_not_taken_over_during_a_publish(db: Db) {
-    let store = open(&db).await;
+    let store = db.store().await;
     let first = lock(&*store, "a", LEASE).await;
     assert!(publish(&*store, &first, &content("1")).await);
     ask(&*store, Release::new(&first, Duration::ZERO)).await;
@@ -134,7 +134,7 @@ async fn lock_is_not_taken_over_during_a_publish(db: Db) {
 }
 
 async fn publish_during_a_takeover_is_refused(db: Db) {
-    let store = open(&db).await;
+    let store = db.store().await;
     let first = lock(&*store, "a", LEASE).await;
     assert!(publish(&*store, &first, &content("1")).await);
     ask(&*store, Release::new(&first, Duration::ZERO)).await;
@@ -303,7 +303,7 @@ async fn round_trips(db: &Db, wire: &Wire, site: Perennial) {
     }
     assert_eq!(least, 3, "try, publish, release");
 
-    let store = open(db).await;
+    let store = db.store().await;
     let held = lock(&*store, "a", LEASE).await;
     let locks = site.locks();
     let mut least = usize::MAX;

@@ -73,7 +73,7 @@ async fn invalidation_is_committed_or_rolled_back_with_its_transaction(db: Db) {
 
 async fn committed_invalidation_is_numbered_once(db: Db) {
     let site = db.site().await;
-    let store = perennial_testkit::store::open(&db).await;
+    let store = db.store().await;
     with_pool!(db, pool => {
         let mut transaction = pool.begin().await.expect("begins");
         let tags: Vec<_> = (0..20).map(|n| format!("tag-{n}")).collect();
@@ -121,7 +121,7 @@ async fn committed_invalidation_is_numbered_once(db: Db) {
 async fn author_knows_the_invalidation_that_another_process_has_applied(db: Db) {
     let origin = Origin::default();
     let [a, _] = pair(&db, &origin, &["/a"], |layer| layer.tag("list")).await;
-    let store = perennial_testkit::store::open(&db).await;
+    let store = db.store().await;
     let mut run = a.run("/a").await;
     with_pool!(db, pool => {
         for _ in 0..3 {

@@ -42,7 +42,7 @@ mod timing;
 
 pub use claims::{Claim, Claims, Value};
 pub use exclusive::{ExclusiveLayer, ExclusiveService};
-pub use once::{Once, OnceOutcome};
+pub use once::{MarkSql, Once, OnceOutcome};
 pub use perennial_store::{
     Connection, Database, Error, ErrorKind, Fence, Holder, IntoDatabase, Lease, LockAttempt,
     LockInfo, LockKind, LockLoss, LockName, Locks,

@@ -4,7 +4,7 @@
 
 mod mark;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use perennial_store::{
     Connection, Error, Lease, LockInfo, LockKind, LockName, Locks,
@@ -185,10 +185,29 @@ impl Once {
             wait: store.limit() / 2,
         };
         let mut connection = transaction.into();
-        match within(store.limit(), mark::OPERATION, connection.with(&mark)).await?? {
+        match within(store.limit(), mark::OPERATION, mark.write(&mut connection)).await?? {
             Marked::Now => Ok(OnceOutcome::Ran(())),
             Marked::Refused(locks) => Ok(self.refused(locks.map(|row| row.map(LockInfo::of)))),
         }
+    }
+
+    /// Returns the statement by which any program marks the work as done in a transaction of its own, by
+    /// whatever driver, on SQLite and PostgreSQL: see [`mark_in`](Self::mark_in), which runs it by itself.
+    ///
+    /// If the statement returns a row, the transaction does the work. If it returns none, the work is done,
+    /// in progress, or after other work that is not done. While another transaction marks the same work, the
+    /// statement waits, for as long as the connection's own settings say.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](crate::ErrorKind::Invalid): the database is MySQL or MariaDB, where a mark is more than one
+    /// statement, or the store is not in an SQL database.
+    pub fn mark_sql(&self) -> Result<MarkSql, Error> {
+        let tables = self.locks.store().tables()?;
+        let name = self.name.as_str();
+        let after = self.after.as_ref().map(LockName::as_str);
+        let (sql, values) = mark::text(tables, name, self.retention, after)?;
+        Ok(MarkSql { sql, values })
     }
 
     /// Returns the time since the work began, if the work is done.
@@ -240,6 +259,25 @@ impl Once {
             None if self.after.is_some() && done(after.as_ref()).is_none() => OnceOutcome::NotYet,
             None => OnceOutcome::InProgress,
         }
+    }
+}
+
+/// A statement that marks work as done; from [`Once::mark_sql`].
+#[derive(Clone, Debug)]
+pub struct MarkSql {
+    sql: Arc<str>,
+    values: Vec<String>,
+}
+
+impl MarkSql {
+    /// The statement, with the database's own placeholders: `?` on SQLite, and `$1`, `$2` on PostgreSQL.
+    pub fn sql(&self) -> &str {
+        &self.sql
+    }
+
+    /// The texts for the placeholders, in their order.
+    pub fn values(&self) -> &[String] {
+        &self.values
     }
 }
 

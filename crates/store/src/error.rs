@@ -12,7 +12,7 @@ use std::{
 
 pub mod words;
 
-use crate::words;
+use crate::{driver::DriverError, words};
 
 /// The error type of stores and generators.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
@@ -111,7 +111,12 @@ impl Error {
         let source = source.into();
         let kind = match source.downcast_ref::<Self>() {
             Some(error) => error.kind(),
-            None if source.downcast_ref().is_some_and(is_unreachable) => ErrorKind::Unreachable,
+            None if source
+                .downcast_ref()
+                .is_some_and(DriverError::is_unreachable) =>
+            {
+                ErrorKind::Unreachable
+            }
             None => ErrorKind::Database,
         };
         Self::caused(kind, message, source)
@@ -158,38 +163,6 @@ impl Error {
         );
         Self::with_message(ErrorKind::Unavailable, message)
     }
-}
-
-/// Returns true if MySQL or MariaDB takes no connection or ends it, which its SQLSTATEs do not tell:
-/// ER_CON_COUNT_ERROR, ER_SERVER_SHUTDOWN, ER_CONNECTION_KILLED, ER_CLIENT_INTERACTION_TIMEOUT.
-fn is_mysql_unreachable(error: &sqlx::Error) -> bool {
-    #[cfg(feature = "mysql")]
-    if let Some(error) = error.as_database_error()
-        && let Some(error) = error.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>()
-    {
-        return [1040, 1053, 1927, 4031].contains(&error.number());
-    }
-    let _ = error;
-    false
-}
-
-/// Returns true for a server that takes no connection or ends it, and for a file that cannot be opened.
-fn is_unreachable(error: &sqlx::Error) -> bool {
-    use sqlx::Error::{Io, PoolClosed, PoolTimedOut, Protocol, Tls, WorkerCrashed};
-    if let Some(code) = error.as_database_error().and_then(|error| error.code()) {
-        let code_says = if code.len() == 5 {
-            // SQLSTATEs: a connection exception, a shutdown or a start, too many connections.
-            code.starts_with("08") || code.starts_with("57P") || &*code == "53300"
-        } else {
-            // SQLite's numbers: SQLITE_CANTOPEN and its variants.
-            code.parse().is_ok_and(|number: u32| number & 0xff == 14)
-        };
-        return code_says || is_mysql_unreachable(error);
-    }
-    matches!(
-        error,
-        Io(_) | PoolClosed | PoolTimedOut | Protocol(_) | Tls(_) | WorkerCrashed
-    )
 }
 
 /// Returns the message of an error and the messages of its causes, in one line.
@@ -248,6 +221,7 @@ impl StdError for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::driver::ErrorCode;
 
     #[derive(Debug, thiserror::Error)]
     #[error("{0}")]
@@ -274,11 +248,26 @@ mod tests {
 
     #[test]
     fn kind_says_whether_the_database_was_reached() {
-        let broken = sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into());
+        let refused = |code| DriverError::refused(code, "refused", "refused");
         for (source, kind) in [
-            (sqlx::Error::PoolTimedOut, ErrorKind::Unreachable),
-            (broken, ErrorKind::Unreachable),
-            (sqlx::Error::RowNotFound, ErrorKind::Database),
+            (
+                DriverError::late("no connection in time"),
+                ErrorKind::Unreachable,
+            ),
+            (
+                DriverError::unreachable("the pool is closed"),
+                ErrorKind::Unreachable,
+            ),
+            (DriverError::broken("reset"), ErrorKind::Unreachable),
+            (
+                refused(ErrorCode::sql_state("57P01")),
+                ErrorKind::Unreachable,
+            ),
+            (refused(ErrorCode::MySql(1040)), ErrorKind::Unreachable),
+            (refused(ErrorCode::Sqlite(1038)), ErrorKind::Unreachable),
+            (refused(ErrorCode::sql_state("42P01")), ErrorKind::Database),
+            (refused(ErrorCode::MySql(1038)), ErrorKind::Database),
+            (DriverError::other("no row"), ErrorKind::Database),
         ] {
             assert_eq!(Error::operation("publish", source).kind(), kind);
         }

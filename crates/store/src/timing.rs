@@ -58,11 +58,9 @@ pub(crate) const TABLES_PAUSES: Pauses = Pauses::equal(Duration::from_millis(50)
 pub(crate) const OPEN_PAUSES: Pauses = Pauses::equal(Duration::from_millis(20));
 
 /// The pause before a process listens again after its connection was lost.
-#[cfg(feature = "postgres")]
 pub(crate) const LISTEN_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// The time between two notifications that are acted on.
-#[cfg(feature = "postgres")]
 pub(crate) const NOTIFICATION_WINDOW: Duration = Duration::from_millis(50);
 
 /// The times after the loss of a reply at which the effect of the call is undone: each is three to

@@ -1,7 +1,11 @@
 //! Databases for tests: an SQLite file, or a database on a server, created for one test and removed
 //! with it.
 
+use std::{sync::Arc, time::Duration};
+
 use perennial::{Perennial, sql::Database};
+use perennial_driver_tests::{TestDatabase, shift_rows};
+use perennial_store::Backend;
 use sqlx::{
     AnyPool, AssertSqlSafe, Transaction,
     any::AnyPoolOptions,
@@ -266,6 +270,15 @@ impl Db {
         database.statement_timeout(HANG / 2)
     }
 
+    /// Opens a store with its tables.
+    pub async fn store(&self) -> Arc<dyn Backend> {
+        if let Some(database) = self.memory() {
+            return Arc::new(database.clone());
+        }
+        let store = self.database().await.store("perennial_").await;
+        store.expect("prepares").into()
+    }
+
     /// Returns a pool for the test's own statements.
     async fn pool(&self) -> &AnyPool {
         let open = async || {
@@ -381,6 +394,27 @@ impl Db {
             .await
             .expect("reads");
         row.map(|(fence, body)| (fence, String::from_utf8(body).expect("text")))
+    }
+}
+
+impl TestDatabase for Db {
+    async fn store(&self) -> Arc<dyn Backend> {
+        self.store().await
+    }
+
+    async fn execute(&self, sql: &str) -> u64 {
+        self.execute(sql).await
+    }
+
+    async fn shift_clock(&self, seconds: i64) {
+        let Some(database) = self.memory() else {
+            return shift_rows(self, seconds).await;
+        };
+        let by = Duration::from_secs(seconds.unsigned_abs());
+        match seconds {
+            0.. => database.set_clock_forward(by),
+            _ => database.set_clock_back(by),
+        }
     }
 }
 

@@ -35,7 +35,6 @@ pub mod search;
 #[cfg(unix)]
 pub mod server;
 mod site;
-pub mod store;
 pub mod virtual_time;
 mod visitors;
 mod waiting;
@@ -45,8 +44,9 @@ pub use contender::Contender;
 #[cfg(feature = "sqlite")]
 pub use databases::{Db, all_of, four_digits, pool_of};
 pub use origin::{Origin, nowhere, serve, serve_origin};
-pub use site::{Folder, every, is_database, page, patient, taken};
+pub use perennial_driver_tests::{HANG, store, store::page};
+pub use site::{Folder, every, is_database, patient, taken};
 #[doc(hidden)]
 pub use sqlx;
 pub use visitors::{Ask, Crowd, Reply, exchange, get, pay, post, request};
-pub use waiting::{HANG, cut_off, rounds, until};
+pub use waiting::{cut_off, rounds, until};

@@ -7,7 +7,7 @@ use std::{
 
 use perennial::{
     Builder, Perennial, Refresh,
-    locks::{Lease, LockKind, LockName, Locks},
+    locks::{Lease, LockName, Locks},
 };
 use tempfile::TempDir;
 
@@ -17,11 +17,6 @@ use crate::HANG;
 pub fn is_database(error: &perennial::Error) -> bool {
     use perennial::ErrorKind::{Database, Failing, Timeout, Unreachable};
     matches!(error.kind(), Database | Failing | Timeout | Unreachable)
-}
-
-/// Returns the name of a page's lock.
-pub fn page(key: &str) -> LockName {
-    LockName::of(LockKind::Page, key)
 }
 
 /// Takes a lock that is free.

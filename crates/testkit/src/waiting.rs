@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use perennial_driver_tests::HANG;
 use tokio::time::Instant;
 
 /// Returns a number of rounds: the few that each change has to pass, or all of them if the environment has
@@ -12,9 +13,6 @@ pub fn rounds(all: usize, few: usize) -> usize {
         None => few,
     }
 }
-
-/// The longest wait of a test for one event. A longer wait means that the test hangs.
-pub const HANG: Duration = Duration::from_secs(60);
 
 /// Waits until the condition holds.
 pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {

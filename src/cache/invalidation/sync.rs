@@ -235,7 +235,6 @@ impl InvalidationSync {
 
     /// Called when a NOTIFY of PostgreSQL arrives. Starts a sync at once, instead of waiting for the
     /// interval.
-    #[cfg(feature = "postgres")]
     pub(crate) fn on_notify(self: &Arc<Self>) {
         self.start_or_join();
     }

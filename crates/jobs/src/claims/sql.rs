@@ -8,8 +8,7 @@ use perennial_store::{
     clock::micros,
     error::BoxError,
     sql::{
-        pool::{Connections, OnPool},
-        run::{Arg, Cells, Driver, Statement, is_broken, is_contended},
+        run::{Arg, Cells, Statement, is_broken, is_contended},
         statements::{Dialect, PerDialect},
     },
     timing::within,
@@ -119,47 +118,11 @@ impl Claiming<'_> {
     }
 }
 
-/// A statement that runs again after an error that means that nothing was done; with `twice` also
-/// after its connection broke.
-struct ClaimQuery<'a> {
-    sql: &'a str,
-    arguments: &'a [Arg<'a>],
-    twice: bool,
-}
-
 /// The result of a statement: the number of changed rows, or the texts in the first column of the
 /// returned rows.
 struct ClaimAnswer {
     changed: u64,
     texts: Vec<String>,
-}
-
-impl OnPool for ClaimQuery<'_> {
-    type Output = Result<ClaimAnswer, BoxError>;
-
-    async fn run<DB: Driver>(self, connections: Connections<DB>) -> Self::Output {
-        // A session of MySQL or MariaDB may refuse updates that use no index, or that join.
-        let sql = match connections.dialect().await? {
-            Dialect::MariaDb | Dialect::Galera if self.sql.starts_with("UPDATE ") => {
-                format!("SET STATEMENT sql_safe_updates = 0 FOR {}", self.sql)
-            }
-            Dialect::MySql => {
-                let hint = "UPDATE /*+ SET_VAR(sql_safe_updates = 0) */ ";
-                self.sql.replacen("UPDATE ", hint, 1)
-            }
-            _ => self.sql.to_owned(),
-        };
-        let statement = Statement::new(DB::RULES.dialect, "", &sql);
-        let statement = connections.guarded(&statement).await?;
-        let again = |error: &_| is_contended::<DB>(error) || self.twice && is_broken::<DB>(error);
-        let done = connections.run_while(again, &statement, self.arguments);
-        let done = done.await?;
-        let texts = done.rows.iter().map(|row| row.name(0));
-        Ok(ClaimAnswer {
-            changed: done.changed,
-            texts: texts.collect::<Result<_, _>>()?,
-        })
-    }
 }
 
 /// Returns the mark of the rows of a claim that are completed: its lock id with `-` in the place of the
@@ -294,18 +257,37 @@ impl Table {
         Ok(self.ask(statement, arguments, twice).await?.changed)
     }
 
+    /// Runs a statement, and again after an error that means that nothing was done; with `twice` also after
+    /// its connection broke.
     async fn ask(
         &self,
         sql: &str,
         arguments: &[Arg<'_>],
         twice: bool,
     ) -> Result<ClaimAnswer, BoxError> {
-        let statement = ClaimQuery {
-            sql,
-            arguments,
-            twice,
+        let connections = self.database.connections();
+        let dialect = connections.dialect().await?;
+        // A session of MySQL or MariaDB may refuse updates that use no index, or that join.
+        let sql = match dialect {
+            Dialect::MariaDb | Dialect::Galera if sql.starts_with("UPDATE ") => {
+                format!("SET STATEMENT sql_safe_updates = 0 FOR {sql}")
+            }
+            Dialect::MySql => {
+                let hint = "UPDATE /*+ SET_VAR(sql_safe_updates = 0) */ ";
+                sql.replacen("UPDATE ", hint, 1)
+            }
+            _ => sql.to_owned(),
         };
-        self.database.with(statement).await
+        let statement = Statement::new(dialect, "", &sql);
+        let statement = connections.guarded(&statement).await?;
+        let again = |error: &_| is_contended(error) || twice && is_broken(error);
+        let done = connections.run_while(again, &statement, arguments);
+        let done = done.await?;
+        let texts = done.rows.iter().map(|row| row.name(0));
+        Ok(ClaimAnswer {
+            changed: done.changed,
+            texts: texts.collect::<Result<_, _>>()?,
+        })
     }
 
     async fn limited<T>(

@@ -1,16 +1,17 @@
 //! The mark of once-only work, written in a transaction of the application's own, so that the work and its
 //! mark are committed together.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use perennial_store::{
     Error, LockRow,
     clock::micros,
+    driver::Engine,
     name::{LockKind, bounded},
     sql::{
-        Tables,
-        connection::{self, OnConnection, run_inside},
-        run::{Arg, Driver, number},
+        Connection, Tables,
+        connection::{self, run_inside},
+        run::{Arg, number, run},
         statements::{Dialect, PerDialect, locks},
         store::lock_row,
     },
@@ -89,6 +90,36 @@ pub(crate) fn mark(dialect: Dialect, is_after: bool) -> String {
         .replace("{condition}", condition.of(dialect))
 }
 
+/// Returns the text of a mark as one statement, and the values of its placeholders.
+///
+/// # Errors
+///
+/// The database is not known yet, or a mark is more than one statement there.
+pub(crate) fn text(
+    tables: &Tables,
+    name: &str,
+    retention: Duration,
+    after: Option<&str>,
+) -> Result<(Arc<str>, Vec<String>), Error> {
+    let dialect = tables.found_dialect().ok_or_else(|| {
+        Error::invalid("the site has not reached its database yet: ask again after the first operation that succeeds")
+    })?;
+    if dialect.engine() == Engine::MySql {
+        return Err(Error::invalid(
+            "on MySQL and MariaDB a mark is more than one statement: use `Once::mark_in`, with a connection of sqlx's",
+        ));
+    }
+    let template = mark(dialect, after.is_some());
+    let template = template.replace("$2", &micros(retention).to_string());
+    let template = template.replace("$3", "$2");
+    let values = [Some(name), after].into_iter().flatten().map(bounded);
+    let values = values.map(|value| value.into_owned()).collect();
+    Ok((
+        Arc::clone(tables.statement(dialect, &template).sql()),
+        values,
+    ))
+}
+
 /// Returns [`locks::INSPECT`]; on MySQL it can read the present state of the lock, whatever the
 /// transaction has read before. Of a lock without a row, that locks the gap.
 fn inspect(dialect: Dialect, at_present: bool) -> String {
@@ -123,17 +154,12 @@ pub(crate) enum Marked {
     Refused([Option<LockRow>; 2]),
 }
 
-/// Marks the work as done.
-impl OnConnection for &Mark<'_> {
-    type Output = Result<Marked, Error>;
-
-    async fn run<DB: Driver>(self, connection: &mut DB::Connection) -> Self::Output {
+impl Mark<'_> {
+    /// Marks the work as done, in the connection's transaction.
+    pub(crate) async fn write(&self, connection: &mut Connection<'_>) -> Result<Marked, Error> {
         let failed = |error| connection::operation(OPERATION, error);
-        let dialect = self
-            .tables
-            .dialect_on::<DB>(connection)
-            .await
-            .map_err(failed)?;
+        let dialect = self.tables.dialect_on(connection).await.map_err(failed)?;
+        let connection = connection.get();
         let statement = |text: &str| self.tables.statement(dialect, text);
         let (name, after) = (bounded(self.name), self.after.map(bounded));
         let mut arguments = vec![Arg::Text(&name), Arg::Int(micros(self.retention))];
@@ -143,12 +169,12 @@ impl OnConnection for &Mark<'_> {
         let [before, after_mark] = BOUNDS.map(|sql| sql.of(dialect));
         let wait = i64::try_from(self.wait.as_millis()).unwrap_or(i64::MAX);
         if !before.is_empty() {
-            let done = DB::run(connection, &statement(before), &[Arg::Int(wait)]).await;
+            let done = run(connection, &statement(before), &[Arg::Int(wait)]).await;
             done.map_err(failed)?;
         }
-        let done = run_inside::<DB>(connection, dialect, &statement(&mark), &arguments).await;
+        let done = run_inside(connection, dialect, &statement(&mark), &arguments).await;
         if !after_mark.is_empty() {
-            let restored = DB::run(connection, &statement(after_mark), &[]).await;
+            let restored = run(connection, &statement(after_mark), &[]).await;
             // A transaction that has failed accepts no further statement, and its rollback restores
             // the setting.
             if done.is_ok() {
@@ -163,8 +189,8 @@ impl OnConnection for &Mark<'_> {
         let once = Arg::Text(LockKind::Once.as_str());
         let mut read = async |name: &str, at_present| -> Result<_, Error> {
             let inspect = statement(&inspect(dialect, at_present));
-            let done = DB::run(connection, &inspect, &[once, Arg::Text(name)]).await;
-            let row = done.map_err(failed)?.rows.first().map(lock_row::<DB>);
+            let done = run(connection, &inspect, &[once, Arg::Text(name)]).await;
+            let row = done.map_err(failed)?.rows.first().map(lock_row);
             let row = row
                 .transpose()
                 .map_err(|error| Error::operation(OPERATION, error))?;

@@ -7,10 +7,10 @@ use tokio::{sync::watch::Receiver, time::timeout};
 
 use perennial_store::{
     Database, Error, LockName,
+    driver::{DriverConnection, DriverError, ErrorCode},
     error::BoxError,
     sql::{
-        pool::{Connections, OnPool},
-        run::{Arg, Cells, Driver, Statement, has_code},
+        run::{Arg, Statement, run},
         statements::Dialect,
     },
     timing::within,
@@ -33,7 +33,7 @@ struct Statements {
     /// Returns 1: this connection held the lock.
     release: &'static str,
     /// The codes of errors of a server without session locks.
-    missing: &'static [&'static str],
+    missing: &'static [ErrorCode],
 }
 
 /// On a connection that is not shared, `perennial.session` is empty or has this holder's value.
@@ -62,7 +62,7 @@ const MYSQL: Statements = Statements {
     holds: "SELECT coalesce(IS_USED_LOCK($2) = CONNECTION_ID(), 0)",
     release: "SELECT coalesce(RELEASE_LOCK($2), 0)",
     // ER_NOT_SUPPORTED_YET
-    missing: &["1235"],
+    missing: &[ErrorCode::MySql(1235)],
 };
 
 fn statements(dialect: Dialect) -> Option<&'static Statements> {
@@ -87,8 +87,9 @@ pub(crate) struct SessionLockName {
 /// Dropping it closes the connection, and the server frees the lock.
 pub(crate) type Holding = BoxFuture<'static, bool>;
 
-struct HeldSession<DB: Driver> {
-    connection: DB::Connection,
+struct HeldSession {
+    connection: Box<dyn DriverConnection>,
+    dialect: Dialect,
     statements: &'static Statements,
     lock: SessionLockName,
     limit: Duration,
@@ -102,25 +103,10 @@ pub(super) async fn acquire(
     release: &Receiver<bool>,
 ) -> Result<Option<Holding>, Error> {
     let limit = database.limit();
-    let acquire = Acquire {
-        lock,
-        release,
-        limit,
-    };
-    within(limit, "lock", database.with(acquire)).await?
-}
-
-struct Acquire<'a> {
-    lock: &'a SessionLockName,
-    release: &'a Receiver<bool>,
-    limit: Duration,
-}
-
-impl OnPool for Acquire<'_> {
-    type Output = Result<Option<Holding>, Error>;
-
-    async fn run<DB: Driver>(self, connections: Connections<DB>) -> Self::Output {
-        let Some(statements) = statements(connections.dialect().await?) else {
+    let acquiring = async {
+        let connections = database.connections();
+        let dialect = connections.dialect().await?;
+        let Some(statements) = statements(dialect) else {
             return Err(Error::invalid(
                 "this database has no session locks: use a lease, by `Locks::try_lock`",
             ));
@@ -128,7 +114,7 @@ impl OnPool for Acquire<'_> {
         let failed = |error| Error::operation("lock", error);
         let mut borrowed = connections.acquire().await.map_err(failed)?;
         let connection = borrowed.connection();
-        match ask::<DB>(connection, statements.acquire, self.lock).await {
+        match ask(connection, dialect, statements.acquire, lock).await {
             Ok(0) => {
                 borrowed.give_back();
                 Ok(None)
@@ -138,44 +124,52 @@ impl OnPool for Acquire<'_> {
                  use a lease, by `Locks::try_lock`",
             )),
             Ok(_) => {
-                let bound = ask::<DB>(connection, statements.bound, self.lock).await;
+                let bound = ask(connection, dialect, statements.bound, lock).await;
                 bound.map_err(failed)?;
-                let session = HeldSession::<DB> {
+                let session = HeldSession {
                     connection: borrowed.detach(),
+                    dialect,
                     statements,
-                    lock: self.lock.clone(),
-                    limit: self.limit,
+                    lock: lock.clone(),
+                    limit,
                 };
-                Ok(Some(Box::pin(session.hold(self.release.clone()))))
+                let holding: Holding = Box::pin(session.hold(release.clone()));
+                Ok(Some(holding))
             }
-            Err(error) if has_code::<DB>(&error, statements.missing) => {
+            Err(error)
+                if error
+                    .code()
+                    .is_some_and(|code| statements.missing.contains(&code)) =>
+            {
                 Err(Error::invalid(format!(
                     "this server has no session locks (Galera has none): use a lease, by `Locks::try_lock`: {error}"
                 )))
             }
             Err(error) => Err(failed(error)),
         }
-    }
+    };
+    within(limit, "lock", Box::pin(acquiring)).await?
 }
 
 /// Returns the number in a statement's answer.
-async fn ask<DB: Driver>(
-    connection: &mut DB::Connection,
+async fn ask(
+    connection: &mut dyn DriverConnection,
+    dialect: Dialect,
     template: &str,
     lock: &SessionLockName,
-) -> Result<i64, sqlx::Error> {
-    let statement = Statement::new(DB::RULES.dialect, "", template);
+) -> Result<i64, DriverError> {
+    let statement = Statement::new(dialect, "", template);
     let arguments = [
         Arg::Int(lock.number),
         Arg::Text(&lock.name),
         Arg::Text(&lock.holder),
     ];
-    let done = DB::run(connection, &statement, &arguments).await?;
+    let done = run(connection, &statement, &arguments).await?;
     let answer = done.rows.first().and_then(|row| row.int(0).ok()).flatten();
     Ok(answer.unwrap_or(0))
 }
 
-impl<DB: Driver> HeldSession<DB> {
+impl HeldSession {
     async fn hold(mut self, mut release: Receiver<bool>) -> bool {
         while timeout(SESSION_CHECK, release.wait_for(|released| *released))
             .await
@@ -196,7 +190,7 @@ impl<DB: Driver> HeldSession<DB> {
     }
 
     async fn says_yes(&mut self, template: &str) -> Result<bool, BoxError> {
-        let answer = ask::<DB>(&mut self.connection, template, &self.lock);
+        let answer = ask(&mut *self.connection, self.dialect, template, &self.lock);
         Ok(within(self.limit, "lock", answer).await?? == 1)
     }
 }

@@ -1,40 +1,93 @@
 //! The differences between the databases, apart from their [SQL](super::statements): how arguments are
 //! written, and what their error codes mean.
 
-use super::{run::Arg, statements::Dialect};
-use crate::name::hex;
+use super::{
+    guard::{Settings, setting},
+    run::Arg,
+    statements::Dialect,
+};
+use crate::{
+    driver::{Engine, ErrorCode},
+    name::hex,
+};
+
+use ErrorCode::{MySql, Sqlite};
+
+/// Returns the code of PostgreSQL's, in the lists below.
+const fn sql_state(code: &str) -> ErrorCode {
+    ErrorCode::sql_state(code)
+}
+
+impl Engine {
+    pub(crate) fn rules(self) -> &'static DialectRules {
+        match self {
+            Self::Sqlite => &SQLITE,
+            Self::Postgres => &POSTGRES,
+            Self::MySql => &MYSQL,
+        }
+    }
+
+    /// Returns the kind of database that has this code.
+    pub(crate) fn of(code: ErrorCode) -> Self {
+        match code {
+            ErrorCode::Sqlite(_) => Self::Sqlite,
+            ErrorCode::SqlState(_) => Self::Postgres,
+            ErrorCode::MySql(_) => Self::MySql,
+        }
+    }
+
+    /// Returns the dialect of most servers of this kind.
+    pub fn dialect(self) -> Dialect {
+        match self {
+            Self::Sqlite => Dialect::Sqlite,
+            Self::Postgres => Dialect::Postgres,
+            Self::MySql => Dialect::MySql,
+        }
+    }
+
+    /// Returns the dialect of a server with these settings.
+    pub(super) fn dialect_of(self, settings: &Settings) -> Dialect {
+        let version = setting(settings, "version").unwrap_or_default();
+        match self {
+            Self::MySql if setting(settings, "wsrep_sync_wait").is_some() => Dialect::Galera,
+            Self::MySql if version.contains("MariaDB") => Dialect::MariaDb,
+            _ => self.dialect(),
+        }
+    }
+}
 
 /// The rules of a kind of database. Each list has the error codes that mean what its name says.
 pub struct DialectRules {
-    /// The dialect of most servers of this kind.
-    pub dialect: Dialect,
+    /// The queries of what differs between servers and sessions. Each row of their results has the name of a
+    /// setting and its value.
+    pub settings: &'static [&'static str],
     /// Writes an argument into a statement, as a pooler in transaction mode requires. `None` means that
     /// arguments are bound.
     pub literal: Option<fn(Arg<'_>) -> String>,
     /// A connection is a socket, which may break. SQLite's is not.
     pub is_networked: bool,
     /// There are tables of the same names that are not Perennial's.
-    pub not_our_table: &'static [&'static str],
+    pub not_our_table: &'static [ErrorCode],
     /// A table is not there.
-    pub no_such_table: &'static [&'static str],
+    pub no_such_table: &'static [ErrorCode],
     /// Another process is making the tables at the same time.
-    pub ddl_race: &'static [&'static str],
+    pub ddl_race: &'static [ErrorCode],
     /// Nothing was done, because another statement was faster.
-    pub contention: &'static [&'static str],
+    pub contention: &'static [ErrorCode],
     /// The connection is of no use any more, and is closed: the server is ending, is not the primary, or does
     /// not know the outcome.
-    pub connection_lost: &'static [&'static str],
+    pub connection_lost: &'static [ErrorCode],
     /// Somebody has left the session in a state in which the statement was not done.
-    pub unsuitable_session: &'static [&'static str],
+    pub unsuitable_session: &'static [ErrorCode],
     /// The text in the error by which a guard (see `guard.rs`) fails.
     pub guard_failure: &'static str,
     /// The content is too large, its text cannot be encoded, or a constraint or trigger forbids the
     /// row.
-    pub rejected_value: &'static [&'static str],
+    pub rejected_value: &'static [ErrorCode],
     /// The database is read-only.
-    pub read_only: &'static [&'static str],
+    pub read_only: &'static [ErrorCode],
     /// The role may not make tables.
-    pub permission_denied: &'static [&'static str],
+    pub permission_denied: &'static [ErrorCode],
 }
 
 /// The text of the error by which a guard fails, where the guard chooses it. MariaDB shows no more than
@@ -49,23 +102,22 @@ pub const NO_TRANSACTION: &str = "perennial: the connection is in no transaction
 /// was set back.
 pub const SET_BACK: i64 = 5_000_000;
 
-#[cfg(feature = "sqlite")]
-pub const SQLITE: DialectRules = DialectRules {
-    dialect: Dialect::Sqlite,
+const SQLITE: DialectRules = DialectRules {
+    settings: &[],
     literal: None,
     is_networked: false,
     // SQLITE_ERROR: a table or a column that is there or is not.
-    not_our_table: &["1"],
-    no_such_table: &["1"],
+    not_our_table: &[Sqlite(1)],
+    no_such_table: &[Sqlite(1)],
     ddl_race: &[],
     contention: &[],
     connection_lost: &[],
     unsuitable_session: &[],
     guard_failure: "cannot start a transaction within a transaction",
     // SQLITE_TOOBIG, SQLITE_CONSTRAINT_CHECK, SQLITE_CONSTRAINT_TRIGGER
-    rejected_value: &["18", "275", "1811"],
+    rejected_value: &[Sqlite(18), Sqlite(275), Sqlite(1811)],
     // SQLITE_READONLY, and its variants for a file or a folder without the right to write
-    read_only: &["8", "520", "1544"],
+    read_only: &[Sqlite(8), Sqlite(520), Sqlite(1544)],
     permission_denied: &[],
 };
 
@@ -94,61 +146,95 @@ pub fn literal(argument: Arg<'_>) -> String {
     literal
 }
 
-#[cfg(feature = "postgres")]
-pub const POSTGRES: DialectRules = DialectRules {
-    dialect: Dialect::Postgres,
+const POSTGRES: DialectRules = DialectRules {
+    settings: &[
+        "SELECT 'version', version() UNION ALL SELECT name, current_setting(name)
+        FROM (VALUES ('search_path'), ('role')) n (name)",
+    ],
     literal: Some(literal),
     is_networked: true,
     // duplicate_table, undefined_column
-    not_our_table: &["42P07", "42703"],
+    not_our_table: &[sql_state("42P07"), sql_state("42703")],
     // undefined_table
-    no_such_table: &["42P01"],
+    no_such_table: &[sql_state("42P01")],
     // unique_violation (in the catalogue), duplicate_table, duplicate_object (its type): IF NOT
     // EXISTS does not see uncommitted tables.
-    ddl_race: &["23505", "42P07", "42710"],
+    ddl_race: &[sql_state("23505"), sql_state("42P07"), sql_state("42710")],
     // lock_not_available, serialization_failure, deadlock_detected
-    contention: &["55P03", "40001", "40P01"],
+    contention: &[sql_state("55P03"), sql_state("40001"), sql_state("40P01")],
     // statement_completion_unknown, of a proxy; admin_shutdown, crash_shutdown,
     // cannot_connect_now, idle_session_timeout; protocol_violation: PgBouncer ends the connection, as
     // it reaches no server
-    connection_lost: &["40003", "57P01", "57P02", "57P03", "57P05", "08P01"],
+    connection_lost: &[
+        sql_state("40003"),
+        sql_state("57P01"),
+        sql_state("57P02"),
+        sql_state("57P03"),
+        sql_state("57P05"),
+        sql_state("08P01"),
+    ],
     // in_failed_sql_transaction; read_only_sql_transaction: somebody has set it, the primary has become a
     // standby, or the name leads to another server now
-    unsuitable_session: &["25P02", "25006"],
+    unsuitable_session: &[sql_state("25P02"), sql_state("25006")],
     guard_failure: IN_TRANSACTION,
     // string_data_right_truncation, character_not_in_repertoire, untranslatable_character,
     // check_violation, program_limit_exceeded, raise_exception
-    rejected_value: &["22001", "22021", "22P05", "23514", "54000", "P0001"],
-    read_only: &["25006"],
+    rejected_value: &[
+        sql_state("22001"),
+        sql_state("22021"),
+        sql_state("22P05"),
+        sql_state("23514"),
+        sql_state("54000"),
+        sql_state("P0001"),
+    ],
+    read_only: &[sql_state("25006")],
     // insufficient_privilege
-    permission_denied: &["42501"],
+    permission_denied: &[sql_state("42501")],
 };
 
-#[cfg(feature = "mysql")]
-pub const MYSQL: DialectRules = DialectRules {
-    dialect: Dialect::MySql,
+const MYSQL: DialectRules = DialectRules {
+    // The isolation level has another name on MariaDB before 11.1.
+    settings: &[
+        "SHOW VARIABLES WHERE Variable_name IN ('version', 'wsrep_sync_wait', 'transaction_isolation', 'tx_isolation', 'autocommit')",
+        "SELECT 'database', DATABASE()",
+    ],
     literal: None,
     is_networked: true,
     // ER_TABLE_EXISTS_ERROR, ER_BAD_FIELD_ERROR
-    not_our_table: &["1050", "1054"],
+    not_our_table: &[MySql(1050), MySql(1054)],
     // ER_NO_SUCH_TABLE
-    no_such_table: &["1146"],
+    no_such_table: &[MySql(1146)],
     ddl_race: &[],
     // ER_CHECKREAD, ER_LOCK_WAIT_TIMEOUT, ER_LOCK_DEADLOCK (also a failed certification of Galera),
     // ER_LOCK_NOWAIT
-    contention: &["1020", "1205", "1213", "3572"],
+    contention: &[MySql(1020), MySql(1205), MySql(1213), MySql(3572)],
     // ER_SERVER_SHUTDOWN, ER_CONNECTION_KILLED, ER_CLIENT_INTERACTION_TIMEOUT;
     // ER_OPTION_PREVENTS_STATEMENT (read_only), ER_READ_ONLY_MODE, ER_UNKNOWN_COM_ERROR (a node of
     // Galera without a quorum): another server is the primary now
-    connection_lost: &["1053", "1927", "4031", "1290", "1836", "1047"],
+    connection_lost: &[
+        MySql(1053),
+        MySql(1927),
+        MySql(4031),
+        MySql(1290),
+        MySql(1836),
+        MySql(1047),
+    ],
     // ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION; ER_TABLE_NOT_LOCKED_FOR_WRITE, ER_TABLE_NOT_LOCKED:
     // somebody has locked other tables
-    unsuitable_session: &["1792", "1099", "1100"],
+    unsuitable_session: &[MySql(1792), MySql(1099), MySql(1100)],
     guard_failure: IN_TRANSACTION,
     // ER_TOO_BIG_ROWSIZE, ER_NET_PACKET_TOO_LARGE, ER_TRUNCATED_WRONG_VALUE_FOR_FIELD,
     // ER_DATA_TOO_LONG, ER_SIGNAL_EXCEPTION, ER_CONSTRAINT_FAILED, ER_CHECK_CONSTRAINT_VIOLATED
-    rejected_value: &["1118", "1153", "1366", "1406", "1644", "4025", "3819"],
-    read_only: &["1290", "1836"],
+    rejected_value: &[
+        MySql(1118),
+        MySql(1153),
+        MySql(1366),
+        MySql(1406),
+        MySql(1644),
+        MySql(4025),
+        MySql(3819),
+    ],
+    read_only: &[MySql(1290), MySql(1836)],
     // ER_DBACCESS_DENIED_ERROR, ER_TABLEACCESS_DENIED_ERROR
-    permission_denied: &["1044", "1142"],
+    permission_denied: &[MySql(1044), MySql(1142)],
 };

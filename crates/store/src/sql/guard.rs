@@ -14,12 +14,13 @@
 
 use std::time::Duration;
 
-use sqlx::error::DatabaseError;
-
-use crate::sql::{
-    dialect::{IN_TRANSACTION, NO_TRANSACTION, literal},
-    run::{Arg, Driver, Statement, has_code},
-    statements::Dialect,
+use crate::{
+    driver::{DriverError, Engine},
+    sql::{
+        dialect::{IN_TRANSACTION, NO_TRANSACTION, literal},
+        run::{Arg, Statement, has_code},
+        statements::Dialect,
+    },
 };
 
 /// The names and values of settings of a connection.
@@ -83,29 +84,38 @@ impl Guard {
 
     /// Returns true if the statement was not done, as somebody has left the connection in a state in which
     /// it would not be committed, or not in the site's tables.
-    pub(super) fn has_failed<DB: Driver>(&self, error: &sqlx::Error) -> bool {
-        let message = error.as_database_error().map(DatabaseError::message);
-        let fails = message.is_some_and(|message| message.contains(DB::RULES.guard_failure));
-        fails || has_code::<DB>(error, DB::RULES.unsuitable_session)
+    pub(super) fn has_failed(&self, error: &DriverError) -> bool {
+        is_guard_failure(error) || has_code(error, |rules| rules.unsuitable_session)
     }
 
     /// Returns true if the statement may have failed because the connection uses another database: MariaDB
     /// looks for the tables before it sets what the guard says.
-    pub(super) fn may_be_elsewhere<DB: Driver>(&self, error: &sqlx::Error) -> bool {
-        let codes = [DB::RULES.no_such_table, DB::RULES.permission_denied];
-        matches!(self, Self::Settings(_)) && codes.iter().any(|codes| has_code::<DB>(error, codes))
+    pub(super) fn may_be_elsewhere(&self, error: &DriverError) -> bool {
+        matches!(self, Self::Settings(_))
+            && (has_code(error, |rules| rules.no_such_table)
+                || has_code(error, |rules| rules.permission_denied))
     }
 
     /// Returns a statement that does nothing but fail where the guard does, or `None` if the guard never
     /// fails.
-    pub(super) fn alone<DB: Driver>(&self) -> Option<Statement> {
-        let nothing = Statement::new(DB::RULES.dialect, "", "SELECT 1");
+    pub(super) fn alone(&self, dialect: Dialect) -> Option<Statement> {
+        let nothing = Statement::new(dialect, "", "SELECT 1");
         match self {
             Self::None => None,
             Self::Apart(guard) => Some(nothing.with_text(|_| guard.clone())),
             Self::Before(_) | Self::Settings(_) => Some(self.guarded(&nothing)),
         }
     }
+}
+
+/// Returns true if the error is that of a guard, or of a transaction in a transaction.
+pub(super) fn is_guard_failure(error: &DriverError) -> bool {
+    let code = error.code();
+    code.is_some_and(|code| {
+        error
+            .message()
+            .contains(Engine::of(code).rules().guard_failure)
+    })
 }
 
 /// Returns a form of the statement that fails outside of a transaction, and does nothing there. `None` means

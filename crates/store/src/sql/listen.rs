@@ -1,9 +1,10 @@
 //! LISTEN and NOTIFY: PostgreSQL can tell a process of invalidations at once, where the site asks for it.
 
-use sqlx::{PgPool, postgres::PgListener};
+use futures_util::FutureExt;
 use tokio::time::sleep;
 
 use crate::{
+    driver::{DriverError, Engine, Listener},
     error::Error,
     sql::Database,
     timing::{LISTEN_RETRY_PAUSE, NOTIFICATION_WINDOW},
@@ -16,25 +17,37 @@ impl Database {
     ///
     /// # Errors
     ///
-    /// The database has no notifications, or the pool a single connection.
+    /// The database has no notifications, the driver cannot listen, or the pool has a single connection.
     pub fn listen<F: Fn() + Send + Sync>(
         &self,
         prefix: &str,
         on_notification: F,
     ) -> Result<impl Future<Output = ()> + Send + use<F>, Error> {
-        let pool = self.postgres().cloned().ok_or_else(|| {
-            Error::invalid("only PostgreSQL notifies of invalidations: leave out `Builder::listen`")
-        })?;
-        if pool.options().get_max_connections() < 2 {
+        let driver = std::sync::Arc::clone(&self.pool);
+        let channel = format!("{prefix}invalidation");
+        if driver.engine() != Engine::Postgres {
+            return Err(Error::invalid(
+                "only PostgreSQL notifies of invalidations: leave out `Builder::listen`",
+            ));
+        }
+        if driver.listen(channel.clone()).is_none() {
+            return Err(Error::invalid(
+                "this driver cannot listen to PostgreSQL's notifications: leave out `Builder::listen`, or use a pool of sqlx's",
+            ));
+        }
+        if driver.max_connections() < 2 {
             return Err(Error::invalid(
                 "`Builder::listen` takes one connection of the pool for good, and the pool has no other one: allow at least two \
                  (`PoolOptions::max_connections`), or leave it out",
             ));
         }
-        let channel = format!("{prefix}invalidation");
         Ok(async move {
             loop {
-                if let Err(error) = listen_until_failure(&pool, &channel, &on_notification).await {
+                let Some(listening) = driver.listen(channel.clone()) else {
+                    return;
+                };
+                let ended = async { until_failure(listening.await?, &on_notification).await };
+                if let Err(error) = ended.await {
                     tracing::debug!(%error, "no longer listening; trying again");
                 }
                 sleep(LISTEN_RETRY_PAUSE).await;
@@ -44,18 +57,17 @@ impl Database {
 }
 
 /// Runs until the connection is lost.
-async fn listen_until_failure(
-    pool: &PgPool,
-    channel: &str,
+async fn until_failure(
+    mut listener: Box<dyn Listener>,
     on_notification: &(impl Fn() + Sync),
-) -> Result<(), sqlx::Error> {
-    let mut listener = PgListener::connect_with(pool).await?;
-    listener.listen(channel).await?;
-    while listener.try_recv().await?.is_some() {
+) -> Result<(), DriverError> {
+    loop {
+        listener.next().await?;
         sleep(NOTIFICATION_WINDOW).await;
         // One sync covers all notifications that have arrived.
-        while listener.next_buffered().is_some() {}
+        while let Some(arrived) = listener.next().now_or_never() {
+            arrived?;
+        }
         on_notification();
     }
-    Ok(())
 }

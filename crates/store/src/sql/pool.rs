@@ -5,13 +5,11 @@
 //! pool.
 
 use std::{
-    convert::Infallible,
     sync::{Arc, OnceLock},
     time::Duration,
 };
 
 use futures_util::future::BoxFuture;
-use sqlx::{ConnectOptions, Connection, Pool, Transaction, pool::PoolConnection};
 use tokio::{
     runtime::Handle,
     sync::{OnceCell, OwnedSemaphorePermit, Semaphore},
@@ -20,11 +18,12 @@ use tokio::{
 
 use crate::{
     clock::FOREVER,
+    driver::{Driver, DriverConnection, DriverError, Engine, PooledConnection, Rows},
     error::Error,
     sql::{
         file::DatabaseFile,
         guard::{self, Guard, Settings, setting},
-        run::{Arg, Cells, Driver, Statement, StatementResult, is_broken, is_contended},
+        run::{Arg, Cells, Statement, is_broken, is_contended, run},
         statements::Dialect,
     },
     timing::{Backoff, RETURN_LIMIT, STATEMENT_PAUSES, URGENT_WAIT},
@@ -50,8 +49,11 @@ const SESSION_TRIES: u32 = 1000;
 /// tries again does not make the pool open one connection after the other. A connection of
 /// [`Connections::acquire`] is closed instead, as it may be in a transaction or hold a lock; one to
 /// SQLite is rolled back, as its database may end with it.
-pub struct Borrowed<DB: Driver> {
-    connection: Option<Source<DB>>,
+pub struct Borrowed {
+    connection: Option<Box<dyn PooledConnection>>,
+    /// What bounds the number of connections beside the pool, for one of these.
+    _beside: Option<OwnedSemaphorePermit>,
+    is_networked: bool,
     /// When the time limit of the call ends.
     until: Instant,
     /// Only statements run on the connection that are transactions of their own, so that a dropped call
@@ -59,55 +61,42 @@ pub struct Borrowed<DB: Driver> {
     leaves_nothing: bool,
 }
 
-enum Source<DB: Driver> {
-    Pool(PoolConnection<DB>),
-    /// A connection that belongs to no pool, for one statement, and what bounds the number of these.
-    Beside(DB::Connection, #[allow(dead_code)] OwnedSemaphorePermit),
-}
-
-impl<DB: Driver> Borrowed<DB> {
-    pub fn connection(&mut self) -> &mut DB::Connection {
-        match self.connection.as_mut().expect("is borrowed") {
-            Source::Pool(connection) => connection,
-            Source::Beside(connection, _) => connection,
-        }
+impl Borrowed {
+    pub fn connection(&mut self) -> &mut dyn DriverConnection {
+        &mut **self.connection.as_mut().expect("is borrowed")
     }
 
     pub fn give_back(mut self) {
-        if let Some(Source::Pool(connection)) = self.connection.take() {
+        if let Some(connection) = self.connection.take() {
             give_back(connection, RETURN_LIMIT);
         }
     }
 
     /// Closes the connection of a server.
     pub fn close(mut self) {
-        if DB::RULES.is_networked {
-            drop(self.detach());
-        } else {
-            self.give_back();
+        if !self.is_networked {
+            return self.give_back();
         }
+        drop(self.connection.take());
     }
 
     /// Takes the connection out of the pool.
-    pub fn detach(&mut self) -> DB::Connection {
-        match self.connection.take().expect("is borrowed") {
-            Source::Pool(connection) => connection.detach(),
-            Source::Beside(connection, _) => connection,
-        }
+    pub fn detach(mut self) -> Box<dyn DriverConnection> {
+        self.connection.take().expect("is borrowed").detach()
     }
 }
 
-impl<DB: Driver> Drop for Borrowed<DB> {
+impl Drop for Borrowed {
     fn drop(&mut self) {
-        let Some(Source::Pool(connection)) = self.connection.take() else {
+        let Some(connection) = self.connection.take() else {
             return;
         };
         let left = self.until.saturating_duration_since(Instant::now());
-        if !DB::RULES.is_networked {
+        if !self.is_networked {
             roll_back(connection);
         } else if left.is_zero() || !self.leaves_nothing {
             // The pool would wait for the rest of the answer, which may never come.
-            drop(connection.detach());
+            drop(connection);
         } else {
             give_back(connection, left);
         }
@@ -116,25 +105,22 @@ impl<DB: Driver> Drop for Borrowed<DB> {
 
 /// Gives a connection to SQLite back to its pool. A text of several statements that nobody waits for any
 /// more is not run to its end, so a transaction that it began may be open.
-fn roll_back<DB: Driver>(mut connection: PoolConnection<DB>) {
+fn roll_back(mut connection: Box<dyn PooledConnection>) {
     if let Ok(runtime) = Handle::try_current() {
         runtime.spawn(async move {
-            let rollback = Statement::new(DB::RULES.dialect, "", "ROLLBACK");
+            let rollback = Statement::new(Dialect::Sqlite, "", "ROLLBACK");
             // It fails if there is no transaction.
-            let _ = DB::run(&mut connection, &rollback, &[]).await;
+            let _ = run(&mut *connection, &rollback, &[]).await;
+            connection.give_back().await;
         });
     }
 }
 
 /// Gives a connection back to its pool, which asks it for a sign of life and waits for the answer without a
 /// limit. Closes it if the answer does not come in this time.
-fn give_back<DB: Driver>(mut connection: PoolConnection<DB>, limit: Duration) {
-    match Handle::try_current() {
-        Ok(runtime) if DB::RULES.is_networked => {
-            runtime.spawn(async move { timeout(limit, connection.return_to_pool()).await });
-        }
-        Err(_) if DB::RULES.is_networked => drop(connection.detach()),
-        _ => drop(connection),
+fn give_back(connection: Box<dyn PooledConnection>, limit: Duration) {
+    if let Ok(runtime) = Handle::try_current() {
+        runtime.spawn(async move { timeout(limit, connection.give_back()).await });
     }
 }
 
@@ -160,17 +146,12 @@ impl Server {
             beside: OnceLock::new(),
         }
     }
-
-    /// Returns the dialect of a server with these settings.
-    fn dialect<DB: Driver>(&self, settings: &Settings) -> Dialect {
-        self.assumed.unwrap_or_else(|| DB::dialect(settings))
-    }
 }
 
 /// The connections of a pool. Each statement on them has a guard (see `guard.rs`).
 #[derive(Debug)]
-pub struct Connections<DB: Driver> {
-    pool: Pool<DB>,
+pub struct Connections {
+    pool: Arc<dyn Driver>,
     server: Arc<Server>,
     /// The time limit of a call.
     limit: Duration,
@@ -184,12 +165,23 @@ pub struct Connections<DB: Driver> {
 #[derive(Clone, Debug)]
 pub struct Guarded(Statement);
 
-impl<DB: Driver> Connections<DB> {
+impl Connections {
+    /// Returns the connections of a pool. `limit` is the time limit of a call.
+    pub(super) fn new(pool: Arc<dyn Driver>, server: Arc<Server>, limit: Duration) -> Self {
+        Self {
+            pool,
+            server,
+            limit,
+            is_urgent: false,
+            guard: Arc::default(),
+        }
+    }
+
     /// Returns the connections for a statement that does not wait until the application gives one back: the
     /// work under a lease may use all of them for as long as it needs the lease.
     pub fn urgent(&self) -> Self {
         Self {
-            pool: self.pool.clone(),
+            pool: Arc::clone(&self.pool),
             server: Arc::clone(&self.server),
             limit: self.limit,
             is_urgent: true,
@@ -207,12 +199,23 @@ impl<DB: Driver> Connections<DB> {
         let settings = settings
             .map_err(|error| Error::database("cannot ask the server for its kind", error))?;
         check(settings)?;
-        Ok(self.server.dialect::<DB>(settings))
+        Ok(self.dialect_of(settings))
+    }
+
+    fn dialect_of(&self, settings: &Settings) -> Dialect {
+        let engine = self.pool.engine();
+        self.server
+            .assumed
+            .unwrap_or_else(|| engine.dialect_of(settings))
+    }
+
+    fn is_networked(&self) -> bool {
+        self.pool.engine().rules().is_networked
     }
 
     /// Returns the database's file, if it is one.
     pub(super) fn file(&self) -> Option<DatabaseFile> {
-        DB::file(&self.pool.connect_options()).map(DatabaseFile::new)
+        self.pool.file().map(DatabaseFile::new)
     }
 
     /// Others use the pool's connections, too.
@@ -220,22 +223,22 @@ impl<DB: Driver> Connections<DB> {
         self.server.is_shared
     }
 
-    async fn settings(&self) -> Result<&Settings, sqlx::Error> {
+    async fn settings(&self) -> Result<&Settings, DriverError> {
         let read = || self.read_settings();
         self.server.settings.get_or_try_init(read).await
     }
 
     /// Asks one connection for its settings, which no guard knows yet.
-    fn read_settings(&self) -> BoxFuture<'_, Result<Settings, sqlx::Error>> {
+    fn read_settings(&self) -> BoxFuture<'_, Result<Settings, DriverError>> {
         Box::pin(async {
             let mut broken = Backoff::new(STATEMENT_PAUSES).random().tries(BROKEN_TRIES);
             loop {
                 let mut borrowed = self.borrow().await?;
-                let read = settings_on::<DB>(borrowed.connection()).await;
+                let read = settings_on(self.pool.engine(), borrowed.connection()).await;
                 let again = match &read {
                     // Perhaps somebody has left only this one connection in that state.
                     Ok(settings) => self.server.is_shared && check(settings).is_err(),
-                    Err(error) => is_broken::<DB>(error) || Guard::None.has_failed::<DB>(error),
+                    Err(error) => is_broken(error) || Guard::None.has_failed(error),
                 };
                 if read.is_ok() && !again {
                     borrowed.give_back();
@@ -249,64 +252,65 @@ impl<DB: Driver> Connections<DB> {
         })
     }
 
-    async fn guard(&self) -> Result<&Guard, sqlx::Error> {
+    async fn guard(&self) -> Result<&Guard, DriverError> {
         let settings = self.settings().await?;
         Ok(self.guard.get_or_init(|| {
-            let dialect = self.server.dialect::<DB>(settings);
+            let dialect = self.dialect_of(settings);
             Guard::new(dialect, self.server.is_shared, settings, self.limit)
         }))
     }
 
     /// Returns a statement as it is sent over these connections.
-    pub async fn guarded(&self, statement: &Statement) -> Result<Guarded, sqlx::Error> {
+    pub async fn guarded(&self, statement: &Statement) -> Result<Guarded, DriverError> {
         Ok(Guarded(self.guard().await?.guarded(statement)))
     }
 
-    async fn borrow(&self) -> Result<Borrowed<DB>, sqlx::Error> {
-        let options = self.pool.connect_options();
-        // A database in memory belongs to its connections, so that a new one would see another database.
-        let can_connect_beside = DB::RULES.is_networked || DB::file(&options).is_some();
-        let connection = if self.is_urgent && can_connect_beside {
-            match timeout(URGENT_WAIT, self.pool.acquire()).await {
-                Ok(connection) => Source::Pool(connection?),
-                Err(_) => self.connect_beside(&options).await?,
-            }
-        } else {
-            Source::Pool(self.pool.acquire().await?)
+    async fn borrow(&self) -> Result<Borrowed, DriverError> {
+        let (connection, beside) = match self.is_urgent {
+            true => match timeout(URGENT_WAIT, self.pool.acquire()).await {
+                Ok(connection) => (connection?, None),
+                Err(_) => self.connect_beside().await?,
+            },
+            false => (self.pool.acquire().await?, None),
         };
         Ok(Borrowed {
             connection: Some(connection),
+            _beside: beside,
+            is_networked: self.is_networked(),
             until: Instant::now() + self.limit.min(FOREVER),
             leaves_nothing: true,
         })
     }
 
-    /// Opens a connection beside the pool. The pool's `after_connect`, which may choose a database or
-    /// commit each statement, does not see it.
+    /// Opens a connection beside the pool, if the driver can, or else waits for one of the pool. What the
+    /// application prepares its pool's connections with, which may choose a database or commit each statement,
+    /// does not see it.
     async fn connect_beside(
         &self,
-        options: &<DB::Connection as Connection>::Options,
-    ) -> Result<Source<DB>, sqlx::Error> {
+    ) -> Result<(Box<dyn PooledConnection>, Option<OwnedSemaphorePermit>), DriverError> {
         let permits = self.server.beside.get_or_init(|| {
-            let most = self.pool.options().get_max_connections();
-            Arc::new(Semaphore::new(most as usize))
+            let most = self.pool.max_connections().min(Semaphore::MAX_PERMITS);
+            Arc::new(Semaphore::new(most))
         });
+        let Some(connect) = self.pool.connect() else {
+            return Ok((self.pool.acquire().await?, None));
+        };
         let permit = Arc::clone(permits).acquire_owned().await;
-        let permit = permit.map_err(|_| sqlx::Error::PoolClosed)?;
-        let mut connection = options.connect().await?;
+        let permit = permit.map_err(DriverError::unreachable)?;
+        let mut connection = connect.await?;
         if let Some(settings) = self.server.settings.get()
-            && let Some(first) = guard::beside(self.server.dialect::<DB>(settings), settings)
+            && let Some(first) = guard::beside(self.dialect_of(settings), settings)
         {
-            DB::run(&mut connection, &first, &[]).await?;
+            run(&mut *connection, &first, &[]).await?;
         }
-        Ok(Source::Beside(connection, permit))
+        Ok((connection, Some(permit)))
     }
 
     /// Takes a connection that is in no transaction, and uses the site's tables. A drop closes it; see
     /// [`Borrowed`].
-    pub async fn acquire(&self) -> Result<Borrowed<DB>, sqlx::Error> {
+    pub async fn acquire(&self) -> Result<Borrowed, DriverError> {
         let guard = self.guard().await?;
-        let alone = guard.alone::<DB>();
+        let alone = guard.alone(self.pool.engine().dialect());
         let mut tries = Backoff::new(STATEMENT_PAUSES).random().tries(SESSION_TRIES);
         loop {
             let mut borrowed = self.borrow().await?;
@@ -314,12 +318,13 @@ impl<DB: Driver> Connections<DB> {
             let Some(alone) = &alone else {
                 return Ok(borrowed);
             };
-            let done = run_on::<DB>(borrowed.connection(), guard, alone, &[]).await;
+            let engine = self.pool.engine();
+            let done = run_on(engine, borrowed.connection(), guard, alone, &[]).await;
             let Err(error) = done else {
                 return Ok(borrowed);
             };
             borrowed.close();
-            let again = guard.has_failed::<DB>(&error) || is_broken::<DB>(&error);
+            let again = guard.has_failed(&error) || is_broken(&error);
             if !again || !tries.pause().await {
                 return Err(error);
             }
@@ -327,18 +332,19 @@ impl<DB: Driver> Connections<DB> {
     }
 
     /// Begins a transaction in the site's tables, by this statement, on a connection from
-    /// [`acquire`](Self::acquire). A drop rolls it back.
-    pub async fn begin<'a>(
+    /// [`acquire`](Self::acquire), whose drop ends it.
+    pub async fn begin(
         &self,
-        borrowed: &'a mut Borrowed<DB>,
+        connection: &mut dyn DriverConnection,
         begin: &'static str,
-    ) -> Result<Transaction<'a, DB>, sqlx::Error> {
+    ) -> Result<(), DriverError> {
         let settings = self.settings().await?;
-        let mut transaction = Connection::begin_with(borrowed.connection(), begin).await?;
-        if let Some(first) = guard::in_transaction(self.server.dialect::<DB>(settings), settings) {
-            DB::run(&mut transaction, &first, &[]).await?;
+        let dialect = self.dialect_of(settings);
+        run(connection, &Statement::new(dialect, "", begin), &[]).await?;
+        if let Some(first) = guard::in_transaction(dialect, settings) {
+            run(connection, &first, &[]).await?;
         }
-        Ok(transaction)
+        Ok(())
     }
 
     /// Runs a statement once.
@@ -347,19 +353,20 @@ impl<DB: Driver> Connections<DB> {
         guard: &Guard,
         statement: &Statement,
         arguments: &[Arg<'_>],
-    ) -> Result<StatementResult<DB>, sqlx::Error> {
+    ) -> Result<Rows, DriverError> {
+        let engine = self.pool.engine();
         let mut borrowed = self.borrow().await?;
         let done = async {
             if let Guard::Apart(_) = guard
-                && let Some(apart) = guard.alone::<DB>()
+                && let Some(apart) = guard.alone(engine.dialect())
             {
-                DB::run(borrowed.connection(), &apart, &[]).await?;
+                run(borrowed.connection(), &apart, &[]).await?;
             }
-            run_on::<DB>(borrowed.connection(), guard, statement, arguments).await
+            run_on(engine, borrowed.connection(), guard, statement, arguments).await
         };
         let done = done.await;
         match &done {
-            Err(error) if is_broken::<DB>(error) || guard.has_failed::<DB>(error) => {
+            Err(error) if is_broken(error) || guard.has_failed(error) => {
                 borrowed.close();
             }
             _ => borrowed.give_back(),
@@ -372,7 +379,7 @@ impl<DB: Driver> Connections<DB> {
         &self,
         statement: &Statement,
         arguments: &[Arg<'_>],
-    ) -> Result<StatementResult<DB>, sqlx::Error> {
+    ) -> Result<Rows, DriverError> {
         let statement = self.guarded(statement).await?;
         self.run(&statement, arguments).await
     }
@@ -383,18 +390,18 @@ impl<DB: Driver> Connections<DB> {
         &self,
         statement: &Guarded,
         arguments: &[Arg<'_>],
-    ) -> Result<StatementResult<DB>, sqlx::Error> {
-        let again = |error: &_| is_broken::<DB>(error) || is_contended::<DB>(error);
+    ) -> Result<Rows, DriverError> {
+        let again = |error: &_| is_broken(error) || is_contended(error);
         self.run_while(again, statement, arguments).await
     }
 
     /// Runs a statement, and repeats it after these errors.
     pub async fn run_while(
         &self,
-        again: impl Fn(&sqlx::Error) -> bool,
+        again: impl Fn(&DriverError) -> bool,
         Guarded(statement): &Guarded,
         arguments: &[Arg<'_>],
-    ) -> Result<StatementResult<DB>, sqlx::Error> {
+    ) -> Result<Rows, DriverError> {
         let guard = self.guard().await?;
         let backoff = |tries| Backoff::new(STATEMENT_PAUSES).random().tries(tries);
         let mut contended = backoff(CONTENDED_TRIES);
@@ -405,12 +412,12 @@ impl<DB: Driver> Connections<DB> {
                 Err(error) => error,
                 done => return done,
             };
-            let backoff = if guard.has_failed::<DB>(&error) {
+            let backoff = if guard.has_failed(&error) {
                 // Nothing was done.
                 &mut unsuitable
             } else if !again(&error) {
                 return Err(error);
-            } else if is_contended::<DB>(&error) {
+            } else if is_contended(&error) {
                 &mut contended
             } else {
                 &mut broken
@@ -424,22 +431,23 @@ impl<DB: Driver> Connections<DB> {
 
 /// Runs a statement on a connection. A transaction that somebody has left on a connection to SQLite is
 /// ended here: the connection may be the only one to a database in memory, which ends with it.
-async fn run_on<DB: Driver>(
-    connection: &mut DB::Connection,
+async fn run_on(
+    engine: Engine,
+    connection: &mut dyn DriverConnection,
     guard: &Guard,
     statement: &Statement,
     arguments: &[Arg<'_>],
-) -> Result<StatementResult<DB>, sqlx::Error> {
-    match DB::run(connection, statement, arguments).await {
-        Err(error) if !DB::RULES.is_networked && guard.has_failed::<DB>(&error) => {
-            let rollback = Statement::new(DB::RULES.dialect, "", "ROLLBACK");
-            DB::run(connection, &rollback, &[]).await?;
-            DB::run(connection, statement, arguments).await
+) -> Result<Rows, DriverError> {
+    match run(connection, statement, arguments).await {
+        Err(error) if engine == Engine::Sqlite && guard.has_failed(&error) => {
+            let rollback = Statement::new(engine.dialect(), "", "ROLLBACK");
+            run(connection, &rollback, &[]).await?;
+            run(connection, statement, arguments).await
         }
-        Err(error) if guard.may_be_elsewhere::<DB>(&error) => {
+        Err(error) if guard.may_be_elsewhere(&error) => {
             // Where the guard alone succeeds, the tables or the rights are missing indeed.
-            if let Some(alone) = guard.alone::<DB>() {
-                DB::run(connection, &alone, &[]).await?;
+            if let Some(alone) = guard.alone(engine.dialect()) {
+                run(connection, &alone, &[]).await?;
             }
             Err(error)
         }
@@ -482,72 +490,23 @@ fn check(settings: &Settings) -> Result<(), Error> {
     Ok(())
 }
 
-#[derive(Clone, Debug)]
-pub enum AnyPool {
-    /// There is no pool in a build without a database.
-    #[allow(dead_code, reason = "is never made")]
-    None(Infallible),
-    #[cfg(feature = "sqlite")]
-    Sqlite(sqlx::SqlitePool),
-    #[cfg(feature = "postgres")]
-    Postgres(sqlx::PgPool),
-    #[cfg(feature = "mysql")]
-    MySql(sqlx::MySqlPool),
-}
-
-pub trait OnPool: Send {
-    type Output;
-
-    fn run<DB: Driver>(
-        self,
-        connections: Connections<DB>,
-    ) -> impl Future<Output = Self::Output> + Send;
-}
-
-impl AnyPool {
-    /// Gives the pool's connections to some work. `limit` is the time limit of a call.
-    pub async fn with<W: OnPool>(
-        &self,
-        server: &Arc<Server>,
-        limit: Duration,
-        work: W,
-    ) -> W::Output {
-        macro_rules! connections {
-            ($pool:ident) => {
-                Connections {
-                    pool: $pool.clone(),
-                    server: Arc::clone(server),
-                    limit,
-                    is_urgent: false,
-                    guard: Arc::default(),
-                }
-            };
-        }
-        match self {
-            Self::None(never) => match *never {},
-            #[cfg(feature = "sqlite")]
-            Self::Sqlite(pool) => work.run(connections!(pool)).await,
-            #[cfg(feature = "postgres")]
-            Self::Postgres(pool) => work.run(connections!(pool)).await,
-            #[cfg(feature = "mysql")]
-            Self::MySql(pool) => work.run(connections!(pool)).await,
-        }
-    }
-}
-
 /// Asks the server behind a connection for its dialect.
-pub(super) async fn dialect_on<DB: Driver>(
-    connection: &mut DB::Connection,
-) -> Result<Dialect, sqlx::Error> {
-    Ok(DB::dialect(&settings_on::<DB>(connection).await?))
+pub(super) async fn dialect_on(
+    engine: Engine,
+    connection: &mut (dyn DriverConnection + '_),
+) -> Result<Dialect, DriverError> {
+    Ok(engine.dialect_of(&settings_on(engine, connection).await?))
 }
 
 /// Asks a connection for its settings. A setting that is NULL is left out.
-async fn settings_on<DB: Driver>(connection: &mut DB::Connection) -> Result<Settings, sqlx::Error> {
+async fn settings_on(
+    engine: Engine,
+    connection: &mut (dyn DriverConnection + '_),
+) -> Result<Settings, DriverError> {
     let mut settings = Vec::new();
-    for query in DB::SETTINGS {
-        let query = Statement::new(DB::RULES.dialect, "", query);
-        for row in DB::run(connection, &query, &[]).await?.rows {
+    for query in engine.rules().settings {
+        let query = Statement::new(engine.dialect(), "", query);
+        for row in run(connection, &query, &[]).await?.rows {
             if let Some(value) = row.text(1)? {
                 settings.push((row.name(0)?, value));
             }

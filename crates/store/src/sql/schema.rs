@@ -1,10 +1,11 @@
 //! Makes the tables, and upgrades in place those of an older release.
 
 use crate::{
+    driver::{DriverConnection, DriverError},
     error::{Error, ErrorKind},
     sql::{
         pool::Connections,
-        run::{Arg, Cells, Driver, Statement, has_code, is_contended},
+        run::{Arg, Cells, Statement, has_code, is_contended, run},
         statements::{Dialect, PerDialect, tables},
     },
     timing::{Backoff, TABLES_PAUSES},
@@ -28,8 +29,8 @@ pub(super) fn check_prefix(prefix: &str) -> Result<(), Error> {
 }
 
 /// Makes or upgrades the tables. Several processes may do so concurrently.
-pub(super) async fn prepare<DB: Driver>(
-    connections: &Connections<DB>,
+pub(super) async fn prepare(
+    connections: &Connections,
     dialect: Dialect,
     prefix: &str,
     steps: &'static [&'static [PerDialect]],
@@ -39,7 +40,7 @@ pub(super) async fn prepare<DB: Driver>(
     // error here, such as a missing table, occurs again below if it matters.
     if let Ok(done) = connections.run_new(&version, &[]).await
         && let Some(row) = done.rows.first()
-        && pending(steps, row.number(0).map_err(failed::<DB>)?)?.is_empty()
+        && pending(steps, row.number(0).map_err(failed)?)?.is_empty()
     {
         return Ok(());
     }
@@ -48,8 +49,8 @@ pub(super) async fn prepare<DB: Driver>(
 }
 
 /// Makes the tables that are missing, whatever version stands beside them.
-pub(super) async fn remake<DB: Driver>(
-    connections: &Connections<DB>,
+pub(super) async fn remake(
+    connections: &Connections,
     dialect: Dialect,
     prefix: &str,
     steps: &'static [&'static [PerDialect]],
@@ -67,43 +68,45 @@ enum Apply {
     All,
 }
 
-async fn make<DB: Driver>(
-    connections: &Connections<DB>,
+async fn make(
+    connections: &Connections,
     dialect: Dialect,
     prefix: &str,
     steps: &'static [&'static [PerDialect]],
     apply: Apply,
 ) -> Result<(), Error> {
     // Another process may be making the tables.
-    let is_raced =
-        |error: &_| is_contended::<DB>(error) || has_code::<DB>(error, DB::RULES.ddl_race);
+    let is_raced = |error: &_| is_contended(error) || has_code(error, |rules| rules.ddl_race);
     let mut backoff = Backoff::new(TABLES_PAUSES).tries(40);
     loop {
         match upgrade(connections, dialect, prefix, steps, apply).await {
             Ok(done) => return done,
             Err(error) if is_raced(&error) && backoff.pause().await => {}
-            Err(error) => return Err(failed::<DB>(error)),
+            Err(error) => return Err(failed(error)),
         }
     }
 }
 
 /// Applies the missing migration steps. The inner error means that a newer release has made the tables.
-async fn upgrade<DB: Driver>(
-    connections: &Connections<DB>,
+async fn upgrade(
+    connections: &Connections,
     dialect: Dialect,
     prefix: &str,
     steps: &'static [&'static [PerDialect]],
     apply: Apply,
-) -> Result<Result<(), Error>, sqlx::Error> {
+) -> Result<Result<(), Error>, DriverError> {
+    // A drop on the way closes the connection, which ends the transaction.
     let mut borrowed = connections.acquire().await?;
-    let mut transaction = connections
-        .begin(&mut borrowed, tables::BEGIN.of(dialect))
+    let connection = borrowed.connection();
+    connections
+        .begin(connection, tables::BEGIN.of(dialect))
         .await?;
-    let made = make_in::<DB>(&mut transaction, dialect, prefix, steps, apply).await;
-    let ended = match made {
-        Ok(Ok(())) => transaction.commit().await,
-        _ => transaction.rollback().await,
+    let made = make_in(connection, dialect, prefix, steps, apply).await;
+    let end = match made {
+        Ok(Ok(())) => "COMMIT",
+        _ => "ROLLBACK",
     };
+    let ended = run(connection, &Statement::new(dialect, "", end), &[]).await;
     match dialect {
         // The settings of the wait are the session's.
         Dialect::MySql | Dialect::MariaDb | Dialect::Galera => borrowed.close(),
@@ -116,21 +119,21 @@ async fn upgrade<DB: Driver>(
 }
 
 /// Applies the missing steps in a transaction.
-async fn make_in<DB: Driver>(
-    transaction: &mut DB::Connection,
+async fn make_in(
+    connection: &mut dyn DriverConnection,
     dialect: Dialect,
     prefix: &str,
     steps: &'static [&'static [PerDialect]],
     apply: Apply,
-) -> Result<Result<(), Error>, sqlx::Error> {
+) -> Result<Result<(), Error>, DriverError> {
     let statement = |template| Statement::new(dialect, prefix, template);
     for wait in texts(dialect, &[tables::WAIT]) {
-        DB::run(transaction, &statement(wait), &[]).await?;
+        run(connection, &statement(wait), &[]).await?;
     }
     for first in texts(dialect, &tables::SCHEMA) {
-        DB::run(transaction, &statement(first), &[]).await?;
+        run(connection, &statement(first), &[]).await?;
     }
-    let done = DB::run(transaction, &statement(tables::VERSION), &[]).await?;
+    let done = run(connection, &statement(tables::VERSION), &[]).await?;
     let found = done.rows.first().map_or(Ok(0), |row| row.number(0))?;
     let steps_left = match pending(steps, found) {
         Ok(_) if apply == Apply::All => steps,
@@ -139,21 +142,20 @@ async fn make_in<DB: Driver>(
     };
     for step in steps_left {
         for change in texts(dialect, step) {
-            DB::run(transaction, &statement(change), &[]).await?;
+            run(connection, &statement(change), &[]).await?;
         }
     }
     let newest = [Arg::Int(version_of(steps))];
-    DB::run(transaction, &statement(tables::NOTE), &newest).await?;
+    run(connection, &statement(tables::NOTE), &newest).await?;
     Ok(Ok(()))
 }
 
-fn failed<DB: Driver>(source: sqlx::Error) -> Error {
-    let has = |codes| has_code::<DB>(&source, codes);
-    let hint = if has(DB::RULES.permission_denied) {
+fn failed(source: DriverError) -> Error {
+    let hint = if has_code(&source, |rules| rules.permission_denied) {
         " (this role may not; an administrator can, by running what `Builder::ddl` returns)"
-    } else if has(DB::RULES.not_our_table) {
+    } else if has_code(&source, |rules| rules.not_our_table) {
         " (tables of these names are there that are not Perennial's: set another `Builder::table_prefix`)"
-    } else if has(DB::RULES.read_only) {
+    } else if has_code(&source, |rules| rules.read_only) {
         " (the database may only be read: Perennial stores what it generates in it)"
     } else {
         ""
@@ -214,14 +216,13 @@ fn pending<T>(steps: &[T], version: i64) -> Result<&[T], Error> {
 
 #[cfg(all(test, feature = "sqlite"))]
 mod tests {
-    use futures_util::future::BoxFuture;
     use sqlx::{
         SqlitePool,
         sqlite::{SqliteConnectOptions, SqlitePoolOptions, SqliteSynchronous},
     };
 
     use super::*;
-    use crate::sql::{Database, pool::OnPool};
+    use crate::sql::Database;
 
     const OLD: &[&[PerDialect]] = &[&[PerDialect::same(
         "CREATE TABLE {p}entry (key TEXT PRIMARY KEY)",
@@ -251,20 +252,9 @@ mod tests {
         pool.connect("sqlite::memory:").await.expect("opens")
     }
 
-    struct Make(&'static [&'static [PerDialect]]);
-
-    impl OnPool for Make {
-        type Output = Result<(), Error>;
-
-        async fn run<DB: Driver>(self, connections: Connections<DB>) -> Self::Output {
-            let prepared: BoxFuture<'_, _> =
-                Box::pin(prepare(&connections, Dialect::Sqlite, "p_", self.0));
-            prepared.await
-        }
-    }
-
     async fn make(pool: &SqlitePool, steps: &'static [&'static [PerDialect]]) -> Result<(), Error> {
-        Database::from(pool.clone()).with(Make(steps)).await
+        let connections = Database::from(pool.clone()).connections();
+        prepare(&connections, Dialect::Sqlite, "p_", steps).await
     }
 
     async fn old(pool: &SqlitePool) {

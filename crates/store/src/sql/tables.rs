@@ -3,12 +3,9 @@
 use std::sync::{Arc, OnceLock};
 
 use super::{
-    pool::dialect_on,
-    run::{Driver, Statement},
-    schema::check_prefix,
-    statements::Dialect,
+    Connection, pool::dialect_on, run::Statement, schema::check_prefix, statements::Dialect,
 };
-use crate::error::Error;
+use crate::{driver::DriverError, error::Error};
 
 /// The tables of a site: their names, and what is known of them since they were found or made. Cheap to
 /// clone.
@@ -53,7 +50,7 @@ impl Tables {
     }
 
     /// The dialect of the tables' server, or `None` if the tables have not been found yet.
-    pub(super) fn dialect(&self) -> Option<Dialect> {
+    pub fn found_dialect(&self) -> Option<Dialect> {
         Some(self.0.found.get()?.dialect)
     }
 
@@ -69,13 +66,13 @@ impl Tables {
     }
 
     /// Returns the dialect of the server behind a connection of the application's.
-    pub async fn dialect_on<DB: Driver>(
+    pub async fn dialect_on(
         &self,
-        connection: &mut DB::Connection,
-    ) -> Result<Dialect, sqlx::Error> {
-        match self.dialect() {
+        connection: &mut Connection<'_>,
+    ) -> Result<Dialect, DriverError> {
+        match self.found_dialect() {
             Some(dialect) => Ok(dialect),
-            None => dialect_on::<DB>(connection).await,
+            None => dialect_on(connection.engine(), connection.get()).await,
         }
     }
 

@@ -6,6 +6,8 @@
 
 use std::ops::RangeInclusive;
 
+use crate::driver::Engine;
+
 pub mod entries;
 pub mod invalidations;
 pub mod locks;
@@ -14,10 +16,6 @@ pub mod tables;
 
 /// A kind of database, by the SQL that it understands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(
-    dead_code,
-    reason = "each is that of a database, which may not be built in"
-)]
 pub enum Dialect {
     Sqlite,
     Postgres,
@@ -68,6 +66,15 @@ pub(crate) fn expand_lists(text: &str, arguments: RangeInclusive<usize>) -> Stri
 }
 
 impl Dialect {
+    /// Returns the kind of database that has this dialect.
+    pub fn engine(self) -> Engine {
+        match self {
+            Self::Sqlite => Engine::Sqlite,
+            Self::Postgres => Engine::Postgres,
+            Self::MySql | Self::MariaDb | Self::Galera => Engine::MySql,
+        }
+    }
+
     /// Returns a text with the database's SQL in the place of each word in braces.
     pub fn render(self, template: &str, prefix: &str) -> String {
         let mut parts = template.split('{');

@@ -1,13 +1,13 @@
 //! The operations of `calls.rs` on stored pages: they run the statements of `statements/entries.rs` and read
 //! their rows. A row that cannot be read is left out or shown empty, so that it stops no list and no purge.
 
-use bytes::Bytes;
 use http::{Response, StatusCode};
 
 use super::{BEFORE_ALL_NAMES, SqlResult, SqlStore, Template};
 use crate::{
     calls::{Evict, Latest, List, Probe, PruneEntries, Publish, Purge, Remove},
     clock::{FOREVER, duration, micros},
+    driver::Row,
     error::BoxError,
     fence::{Epoch, Fence},
     name::{LockKind, LockName, bounded},
@@ -17,18 +17,18 @@ use crate::{
     },
     sql::{
         dialect::SET_BACK,
-        run::{Arg, Cells, Driver, number},
+        run::{Arg, Cells, first_row, number},
         statements::{entries, locks, tables},
         wire,
     },
 };
 
-impl<DB: Driver> SqlStore<DB> {
+impl SqlStore {
     pub(crate) async fn probe(&self, Probe { name, known }: &Probe) -> SqlResult<Probed> {
         let done = self
             .run_on(&entries::PROBE, name, &[Arg::Int(known.0)])
             .await?;
-        let row = done.rows.first().ok_or(sqlx::Error::RowNotFound)?;
+        let row = first_row(&done)?;
         let lock = LockState {
             fence: row.fence(8)?,
             owned: row.number(9)? != 0,
@@ -42,18 +42,18 @@ impl<DB: Driver> SqlStore<DB> {
         })
     }
 
-    fn readable(name: &str, row: &DB::Row) -> Option<StoredEntry> {
+    fn readable(name: &str, row: &Row) -> Option<StoredEntry> {
         Self::read_entry(row).unwrap_or_else(|error| {
             tracing::warn!(name, %error, "the stored entry cannot be read");
             None
         })
     }
 
-    fn read_entry(row: &DB::Row) -> SqlResult<Option<StoredEntry>> {
+    fn read_entry(row: &Row) -> SqlResult<Option<StoredEntry>> {
         let Some(fence) = row.int(0)?.map(Fence) else {
             return Ok(None);
         };
-        let mut content = Response::new(Bytes::from(row.bytes(6)?.unwrap_or_default()));
+        let mut content = Response::new(row.bytes(6)?.unwrap_or_default());
         *content.status_mut() = StatusCode::from_u16(u16::try_from(row.number(4)?)?)?;
         *content.headers_mut() = wire::decode(&row.bytes(5)?.unwrap_or_default())?;
         let age = row.number(1)?;
@@ -142,7 +142,7 @@ impl<DB: Driver> SqlStore<DB> {
 
     pub(crate) async fn count(&self) -> SqlResult<Counted> {
         let done = self.run(&entries::COUNT, &[]).await?;
-        let row = done.rows.first().ok_or(sqlx::Error::RowNotFound)?;
+        let row = first_row(&done)?;
         // A broken row may have a negative size.
         let number = |column| Ok::<_, BoxError>(row.number(column)?.max(0).unsigned_abs());
         Ok(Counted {
@@ -154,7 +154,7 @@ impl<DB: Driver> SqlStore<DB> {
 
     pub(crate) async fn sizes(&self) -> SqlResult<Vec<(String, u64)>> {
         let done = self.run(&tables::SIZES, &[]).await?;
-        let size = |row: &DB::Row| Ok((row.name(0)?, u64::try_from(row.number(1)?)?));
+        let size = |row: &Row| Ok((row.name(0)?, u64::try_from(row.number(1)?)?));
         done.rows.iter().map(size).collect()
     }
 
@@ -187,7 +187,7 @@ impl<DB: Driver> SqlStore<DB> {
     }
 
     /// Reads the rows whose names can be read.
-    fn entry_rows(rows: &[DB::Row]) -> Vec<EntryRow> {
+    fn entry_rows(rows: &[Row]) -> Vec<EntryRow> {
         let rows = rows.iter().map(Self::entry_row);
         let rows = rows.filter_map(|row| {
             row.map_err(|error| tracing::warn!(%error, "a stored entry cannot be read"))
@@ -198,7 +198,7 @@ impl<DB: Driver> SqlStore<DB> {
 
     /// Reads a row of the list. What cannot be read of it is left empty: other rows follow, and this one
     /// can be seen and removed.
-    fn entry_row(row: &DB::Row) -> SqlResult<EntryRow> {
+    fn entry_row(row: &Row) -> SqlResult<EntryRow> {
         let (name, age) = (row.name(0)?, row.number(2)?);
         let (status, bytes) = (u16::try_from(row.number(5)?), u64::try_from(row.number(6)?));
         let (metadata, history) = (row.name(7), row.name(8));

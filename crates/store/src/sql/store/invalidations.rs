@@ -7,12 +7,13 @@ use super::{BEFORE_ALL_NAMES, SqlResult, SqlStore, Template};
 use crate::{
     calls::{Discard, Invalidate, Invalidated, LatestNames, MAX_NAMES, Number, PruneInvalidations},
     clock::{FOREVER, duration, micros},
+    driver::{DriverError, Row},
     error::{BoxError, RejectedValue},
     fence::{Epoch, Fence},
     name::bounded,
     rows::{Numbered, OutboxRow, PeerLeaseState, Synced},
     sql::{
-        run::{Arg, Cells, Driver, is_broken, number},
+        run::{Arg, Cells, first_row, is_broken, number},
         statements::{Dialect, PerDialect, invalidations},
     },
 };
@@ -21,7 +22,7 @@ use crate::{
 /// in the rows.
 const SAME_FAILURE: usize = 3;
 
-impl<DB: Driver> SqlStore<DB> {
+impl SqlStore {
     pub(crate) async fn invalidate(&self, call: &Invalidate) -> SqlResult<Epoch> {
         self.invalidate_all(&call.names).await
     }
@@ -68,11 +69,11 @@ impl<DB: Driver> SqlStore<DB> {
         let mut synced = Synced::default();
         let mut states = HashMap::new();
         for row in &done.rows {
-            let (name, number) = (readable::<DB>(row, 0)?, row.number(1)?);
+            let (name, number) = (readable(row, 0)?, row.number(1)?);
             match row.number(2)? {
                 -1 => synced.names.push((name, Epoch(number))),
                 -2 => {
-                    let id = readable::<DB>(row, 3)?;
+                    let id = readable(row, 3)?;
                     synced.committed.push(OutboxRow { id, name });
                 }
                 remaining => {
@@ -93,7 +94,7 @@ impl<DB: Driver> SqlStore<DB> {
         let error = match self.number_all(&call.ids).await {
             Ok(numbered) => return Ok(numbered),
             // The connection or the server fails, not the rows.
-            Err(error) if !is_refusal::<DB>(&error) => return Err(error),
+            Err(error) if !is_refusal(&error) => return Err(error),
             Err(error) => error,
         };
         // The rows one by one, so that only those that are refused stay behind.
@@ -107,11 +108,11 @@ impl<DB: Driver> SqlStore<DB> {
                     numbered.rows.extend(one.rows);
                     numbered.left.extend(one.left);
                 }
-                Err(error) if is_refusal::<DB>(&error) => {
+                Err(error) if is_refusal(&error) => {
                     let take = Template::new([invalidations::TAKE]);
                     let take = self.run_with_list(take, Vec::new(), std::slice::from_ref(id));
                     if let Some(row) = take.await?.rows.first() {
-                        let row = outbox_row::<DB>(row)?;
+                        let row = outbox_row(row)?;
                         numbered.failed.push((row, error.to_string()));
                     }
                 }
@@ -126,7 +127,7 @@ impl<DB: Driver> SqlStore<DB> {
             let number = Template::new([invalidations::NUMBER]);
             let done = self.run_with_list(number, Vec::new(), ids).await?;
             let rows = done.rows.iter();
-            let rows = rows.map(|row| Ok((outbox_row::<DB>(row)?, row.epoch(2)?)));
+            let rows = rows.map(|row| Ok((outbox_row(row)?, row.epoch(2)?)));
             return Ok(Numbered {
                 rows: rows.collect::<SqlResult<_>>()?,
                 ..Numbered::default()
@@ -137,7 +138,7 @@ impl<DB: Driver> SqlStore<DB> {
         let rows: Vec<_> = taken
             .rows
             .iter()
-            .map(outbox_row::<DB>)
+            .map(outbox_row)
             .collect::<SqlResult<_>>()?;
         if rows.is_empty() {
             return Ok(Numbered::default());
@@ -162,7 +163,7 @@ impl<DB: Driver> SqlStore<DB> {
         let remove = Template::new([invalidations::REMOVE]);
         match self.run_with_list(remove.clone(), Vec::new(), ids).await {
             Ok(_) => return Ok(Vec::new()),
-            Err(error) if !is_refusal::<DB>(&error) => return Err(error),
+            Err(error) if !is_refusal(&error) => return Err(error),
             Err(_) if ids.len() < 2 => return Ok(ids.to_vec()),
             Err(_) => {}
         }
@@ -173,7 +174,7 @@ impl<DB: Driver> SqlStore<DB> {
                 .await
             {
                 Ok(_) => {}
-                Err(error) if is_refusal::<DB>(&error) => left.push(id.clone()),
+                Err(error) if is_refusal(&error) => left.push(id.clone()),
                 Err(error) => return Err(error),
             }
         }
@@ -190,7 +191,7 @@ impl<DB: Driver> SqlStore<DB> {
 
     async fn epoch(&self, text: &'static str) -> SqlResult<Epoch> {
         let done = self.run(&PerDialect::same(text), &[]).await?;
-        Ok(Epoch(number(&done)?.ok_or(sqlx::Error::RowNotFound)?))
+        Ok(Epoch(first_row(&done)?.number(0)?))
     }
 
     pub(crate) async fn latest_names(&self, call: &LatestNames) -> SqlResult<Vec<(String, Epoch)>> {
@@ -200,7 +201,7 @@ impl<DB: Driver> SqlStore<DB> {
         let done = self.run(&latest, &arguments).await?;
         let names = done.rows.iter();
         names
-            .map(|row| Ok((readable::<DB>(row, 0)?, row.epoch(1)?)))
+            .map(|row| Ok((readable(row, 0)?, row.epoch(1)?)))
             .collect()
     }
 
@@ -212,7 +213,7 @@ impl<DB: Driver> SqlStore<DB> {
         let bounds = [call.oldest.0, micros(call.age.min(FOREVER))].map(Arg::Int);
         let next = [&[after], &bounds[..]].concat();
         let done = self.run(&invalidations::NEXT, &next).await?;
-        let row = done.rows.first().ok_or(sqlx::Error::RowNotFound)?;
+        let row = first_row(&done)?;
         let last = row.int(0)?;
         if let Some(last) = last {
             // First, so that a process that misses the removed names finds the purge.
@@ -225,7 +226,7 @@ impl<DB: Driver> SqlStore<DB> {
     }
 }
 
-fn outbox_row<DB: Driver>(row: &DB::Row) -> SqlResult<OutboxRow> {
+fn outbox_row(row: &Row) -> SqlResult<OutboxRow> {
     Ok(OutboxRow {
         id: row.name(0)?,
         name: row.name(1)?,
@@ -234,7 +235,7 @@ fn outbox_row<DB: Driver>(row: &DB::Row) -> SqlResult<OutboxRow> {
 
 /// Returns a text of a row. A byte that is no UTF-8, which a program in another language has written, is
 /// replaced: the other rows of the answer follow.
-fn readable<DB: Driver>(row: &DB::Row, column: usize) -> SqlResult<String> {
+fn readable(row: &Row, column: usize) -> SqlResult<String> {
     match row.name(column) {
         Ok(text) => Ok(text),
         Err(_) => {
@@ -245,11 +246,11 @@ fn readable<DB: Driver>(row: &DB::Row, column: usize) -> SqlResult<String> {
 }
 
 /// Returns true if the database works and refuses the statement.
-fn is_refusal<DB: Driver>(error: &BoxError) -> bool {
+fn is_refusal(error: &BoxError) -> bool {
     let source = match error.downcast_ref::<RejectedValue>() {
         Some(RejectedValue(source)) => source,
         None => error,
     };
-    let error = source.downcast_ref::<sqlx::Error>();
-    error.is_some_and(|error| error.as_database_error().is_some() && !is_broken::<DB>(error))
+    let error = source.downcast_ref::<DriverError>();
+    error.is_some_and(|error| error.code().is_some() && !is_broken(error))
 }

@@ -7,17 +7,18 @@ use super::{BEFORE_ALL_NAMES, SqlResult, SqlStore};
 use crate::{
     calls::{Extend, PruneLocks, Release, Revoke, TryLock},
     clock::{FOREVER, duration, micros},
+    driver::Row,
     fence::Fence,
     name::{LockKind, LockName, bounded},
     rows::{LeaseRow, LockRow, TryLockResult},
     sql::{
-        run::{Arg, Cells, Driver, is_broken, is_contended, number},
+        run::{Arg, Cells, is_broken, is_contended, number},
         statements::locks,
     },
     timing::SETTLING_TIME,
 };
 
-impl<DB: Driver> SqlStore<DB> {
+impl SqlStore {
     pub(crate) async fn try_lock(&self, call: &TryLock) -> SqlResult<TryLockResult> {
         let statement = self.statement(&locks::TRY).await?;
         let column = bounded(call.name.as_str());
@@ -32,7 +33,7 @@ impl<DB: Driver> SqlStore<DB> {
         // An attempt that loses is not repeated. If the first sending has taken the lock, the second one
         // gets the fence, as the owner is the same.
         let again = |error: &_| {
-            let is_broken = is_broken::<DB>(error);
+            let is_broken = is_broken(error);
             resent.fetch_or(is_broken, Relaxed);
             is_broken
         };
@@ -40,7 +41,7 @@ impl<DB: Driver> SqlStore<DB> {
             let tried = self.connections.run_while(again, &statement, &arguments);
             match tried.await {
                 Ok(done) => Ok(number(&done)?.map(Fence)),
-                Err(error) if is_contended::<DB>(&error) => Ok(None),
+                Err(error) if is_contended(&error) => Ok(None),
                 Err(error) => Err(error.into()),
             }
         };
@@ -81,13 +82,13 @@ impl<DB: Driver> SqlStore<DB> {
 
     pub(crate) async fn inspect(&self, name: &LockName) -> SqlResult<Option<LockRow>> {
         let done = self.run_on(&locks::INSPECT, name, &[]).await?;
-        Ok(done.rows.first().map(lock_row::<DB>).transpose()?.flatten())
+        Ok(done.rows.first().map(lock_row).transpose()?.flatten())
     }
 
     pub(crate) async fn held(&self) -> SqlResult<Vec<LockRow>> {
         let done = self.run(&locks::HELD, &[]).await?;
         // A lock of a kind that this release does not know is not listed, nor is one that cannot be read.
-        let rows = done.rows.iter().map(lock_row::<DB>);
+        let rows = done.rows.iter().map(lock_row);
         let rows = rows.filter_map(|row| {
             row.unwrap_or_else(|error| {
                 tracing::warn!(%error, "a lock cannot be read");
@@ -133,7 +134,7 @@ impl<DB: Driver> SqlStore<DB> {
 
 /// Reads a row of a lock, in the columns of [`locks::INSPECT`]. `None` means that this version of the crate
 /// does not know the lock's kind.
-pub fn lock_row<DB: Driver>(row: &DB::Row) -> SqlResult<Option<LockRow>> {
+pub fn lock_row(row: &Row) -> SqlResult<Option<LockRow>> {
     let kind = row.name(0)?;
     let Some(kind) = LockKind::all().find(|it| it.as_str() == kind) else {
         return Ok(None);

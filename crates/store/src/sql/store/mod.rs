@@ -20,6 +20,7 @@ use futures_util::future::BoxFuture;
 
 use crate::{
     calls::{Backend, Call, CallFuture, MAX_NAMES, Reply},
+    driver::{DriverError, ErrorCode, Row, Rows},
     error::{BoxError, Error, RejectedValue},
     locked,
     name::{LockName, bounded},
@@ -27,7 +28,7 @@ use crate::{
     sql::{
         file::DatabaseFile,
         pool::{Connections, Guarded},
-        run::{Arg, Cells, Driver, Statement, StatementResult, has_code},
+        run::{Arg, Cells, Statement, has_code},
         schema,
         statements::{Dialect, PerDialect, expand_lists, tables},
         tables::{Found, Tables},
@@ -44,8 +45,8 @@ const BEFORE_ALL_NAMES: &str = "\u{1}";
 /// The lengths of the lists in the texts of statements, below the longest one.
 const LIST_LENGTHS: [usize; 3] = [1, 8, 64];
 
-pub struct SqlStore<DB: Driver> {
-    connections: Connections<DB>,
+pub struct SqlStore {
+    connections: Connections,
     tables: Tables,
     /// The statements that have run before.
     texts: Mutex<HashMap<Template, Arc<Guarded>>>,
@@ -86,9 +87,9 @@ impl Template {
     }
 }
 
-impl<DB: Driver> SqlStore<DB> {
+impl SqlStore {
     /// Returns a store whose tables are made or upgraded before its first operation.
-    pub fn new(connections: Connections<DB>, tables: Tables) -> Self {
+    pub fn new(connections: Connections, tables: Tables) -> Self {
         Self {
             connections,
             tables,
@@ -102,12 +103,12 @@ impl<DB: Driver> SqlStore<DB> {
     /// Returns the server's dialect, after the tables are made. If making them fails, all operations that
     /// have waited for it fail, and the next one tries again.
     pub async fn dialect(&self) -> Result<Dialect, Error> {
-        if let Some(dialect) = self.tables.dialect() {
+        if let Some(dialect) = self.tables.found_dialect() {
             return Ok(dialect);
         }
         let failures = self.failures.load(Relaxed);
         let mut failed = self.failed.lock().await;
-        if let Some(dialect) = self.tables.dialect() {
+        if let Some(dialect) = self.tables.found_dialect() {
             return Ok(dialect);
         }
         if let Some(error) = &*failed
@@ -236,19 +237,15 @@ impl<DB: Driver> SqlStore<DB> {
         Ok(text)
     }
 
-    async fn run(&self, sql: &PerDialect, arguments: &[Arg<'_>]) -> SqlResult<StatementResult<DB>> {
+    async fn run(&self, sql: &PerDialect, arguments: &[Arg<'_>]) -> SqlResult<Rows> {
         let statement = self.statement(sql).await?;
         self.run_statement(&statement, arguments).await
     }
 
-    async fn run_statement(
-        &self,
-        statement: &Guarded,
-        arguments: &[Arg<'_>],
-    ) -> SqlResult<StatementResult<DB>> {
+    async fn run_statement(&self, statement: &Guarded, arguments: &[Arg<'_>]) -> SqlResult<Rows> {
         let done = self.connections.run(statement, arguments).await;
         done.map_err(|error| {
-            if has_code::<DB>(&error, DB::RULES.rejected_value) {
+            if has_code(&error, |rules| rules.rejected_value) {
                 BoxError::from(RejectedValue(error.into()))
             } else {
                 error.into()
@@ -264,7 +261,7 @@ impl<DB: Driver> SqlStore<DB> {
         mut template: Template,
         mut arguments: Vec<Arg<'a>>,
         names: &'a [impl AsRef<str>],
-    ) -> SqlResult<StatementResult<DB>> {
+    ) -> SqlResult<Rows> {
         if let Some(last) = names.last() {
             let room = LIST_LENGTHS.into_iter().find(|room| *room >= names.len());
             let (room, before) = (room.unwrap_or(MAX_NAMES), arguments.len());
@@ -277,12 +274,7 @@ impl<DB: Driver> SqlStore<DB> {
     }
 
     /// Runs a statement whose first arguments are a kind and a name.
-    async fn run_on(
-        &self,
-        sql: &PerDialect,
-        name: &LockName,
-        rest: &[Arg<'_>],
-    ) -> SqlResult<StatementResult<DB>> {
+    async fn run_on(&self, sql: &PerDialect, name: &LockName, rest: &[Arg<'_>]) -> SqlResult<Rows> {
         let column = bounded(name.as_str());
         let arguments = [&[Arg::Text(name.kind().as_str()), Arg::Text(&column)], rest].concat();
         self.run(sql, &arguments).await
@@ -295,7 +287,7 @@ impl<DB: Driver> SqlStore<DB> {
         sql: &PerDialect,
         lease: &LeaseRow,
         rest: &[Arg<'_>],
-    ) -> SqlResult<StatementResult<DB>> {
+    ) -> SqlResult<Rows> {
         let arguments = [&[Arg::Text(&lease.owner), Arg::Int(lease.fence.0)], rest].concat();
         self.run_on(sql, &lease.name, &arguments).await
     }
@@ -307,7 +299,7 @@ impl<DB: Driver> SqlStore<DB> {
         [next, remove]: [&PerDialect; 2],
         from: &[Arg<'_>],
         rest: &[Arg<'_>],
-    ) -> SqlResult<Option<(String, Vec<DB::Row>)>> {
+    ) -> SqlResult<Option<(String, Vec<Row>)>> {
         let rows = self.run(next, from).await?.rows;
         let Some(last) = rows.iter().rev().find_map(|row| row.name(0).ok()) else {
             return Ok(None);
@@ -318,7 +310,7 @@ impl<DB: Driver> SqlStore<DB> {
     }
 }
 
-impl<DB: Driver> Backend for SqlStore<DB> {
+impl Backend for SqlStore {
     fn call(&self, call: Call) -> CallFuture<'_> {
         Box::pin(async move {
             let file = self.file.get().and_then(Option::as_ref);
@@ -330,7 +322,7 @@ impl<DB: Driver> Backend for SqlStore<DB> {
                 };
             }
             match self.carry_out(&call).await {
-                Err(error) if is_missing::<DB>(&error) => {
+                Err(error) if is_missing(&error) => {
                     self.remake().await?;
                     self.carry_out(&call).await
                 }
@@ -340,7 +332,7 @@ impl<DB: Driver> Backend for SqlStore<DB> {
     }
 }
 
-impl<DB: Driver> SqlStore<DB> {
+impl SqlStore {
     fn carry_out<'a>(&'a self, call: &'a Call) -> CallFuture<'a> {
         Box::pin(async move {
             Ok(match call {
@@ -382,10 +374,11 @@ impl<DB: Driver> SqlStore<DB> {
 }
 
 /// Returns true if a table is missing.
-fn is_missing<DB: Driver>(error: &BoxError) -> bool {
-    error.downcast_ref::<sqlx::Error>().is_some_and(|error| {
+fn is_missing(error: &BoxError) -> bool {
+    error.downcast_ref::<DriverError>().is_some_and(|error| {
         // SQLite's code says as little as "error".
-        let is_named = || error.to_string().contains("no such table");
-        has_code::<DB>(error, DB::RULES.no_such_table) && (DB::RULES.is_networked || is_named())
+        let is_another = matches!(error.code(), Some(ErrorCode::Sqlite(_)))
+            && !error.message().contains("no such table");
+        has_code(error, |rules| rules.no_such_table) && !is_another
     })
 }

@@ -8,10 +8,11 @@ use super::{SqlResult, SqlStore};
 use crate::{
     calls::{Begin, Finish, Forget, PruneRequests},
     clock::{FOREVER, micros},
+    driver::{Row, Rows},
     name::bounded,
     rows::{Begun, RequestProgress},
     sql::{
-        run::{Arg, Cells, Driver, StatementResult, is_contended, number},
+        run::{Arg, Cells, is_contended, number},
         statements::{PerDialect, requests},
         wire,
     },
@@ -23,7 +24,7 @@ const NOT_STORED: i64 = 0;
 /// Stands in the place of an owner, and means any owner of the row.
 const ANY: &str = "*";
 
-impl<DB: Driver> SqlStore<DB> {
+impl SqlStore {
     pub(crate) async fn begin(&self, call: &Begin) -> SqlResult<Begun> {
         let name = bounded(&call.name);
         let (name, owner) = (Arg::Text(&name), Arg::Text(&call.owner));
@@ -45,7 +46,7 @@ impl<DB: Driver> SqlStore<DB> {
             };
             let current = row_read.name(0)?;
             if row_read.number(3)? == 0 {
-                return found::<DB>(row_read, current == call.owner);
+                return found(row_read, current == call.owner);
             }
             let arguments = [&row[..], &[again, Arg::Text(&current)]].concat();
             if self.run_once(&requests::TAKE, &arguments).await?.changed > 0 {
@@ -55,15 +56,11 @@ impl<DB: Driver> SqlStore<DB> {
     }
 
     /// Runs a statement that does not run again after its connection broke.
-    async fn run_once(
-        &self,
-        sql: &PerDialect,
-        arguments: &[Arg<'_>],
-    ) -> SqlResult<StatementResult<DB>> {
+    async fn run_once(&self, sql: &PerDialect, arguments: &[Arg<'_>]) -> SqlResult<Rows> {
         let statement = self.statement(sql).await?;
         let done = self
             .connections
-            .run_while(is_contended::<DB>, &statement, arguments);
+            .run_while(is_contended, &statement, arguments);
         Ok(done.await?)
     }
 
@@ -107,14 +104,14 @@ impl<DB: Driver> SqlStore<DB> {
 }
 
 /// Reads a row in the columns of [`requests::READ`]. `is_own` says whether the row is the caller's.
-fn found<DB: Driver>(row: &DB::Row, is_own: bool) -> SqlResult<Begun> {
+fn found(row: &Row, is_own: bool) -> SqlResult<Begun> {
     let progress = match row.int(4)? {
         None if is_own => return Ok(Begun::Own),
         None if row.number(2)? > 0 => RequestProgress::Running,
         None => RequestProgress::Unknown,
         Some(NOT_STORED) => RequestProgress::Done(None),
         Some(status) => {
-            let response = response::<DB>(row, status);
+            let response = response(row, status);
             if let Err(error) = &response {
                 tracing::warn!(%error, "the stored response to a request cannot be read");
             }
@@ -128,8 +125,8 @@ fn found<DB: Driver>(row: &DB::Row, is_own: bool) -> SqlResult<Begun> {
     })
 }
 
-fn response<DB: Driver>(row: &DB::Row, status: i64) -> SqlResult<Response<Bytes>> {
-    let mut response = Response::new(Bytes::from(row.bytes(6)?.unwrap_or_default()));
+fn response(row: &Row, status: i64) -> SqlResult<Response<Bytes>> {
+    let mut response = Response::new(row.bytes(6)?.unwrap_or_default());
     *response.status_mut() = StatusCode::from_u16(u16::try_from(status)?)?;
     *response.headers_mut() = wire::decode(&row.bytes(5)?.unwrap_or_default())?;
     Ok(response)

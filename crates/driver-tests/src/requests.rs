@@ -5,22 +5,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Response;
 use perennial_store::{Backend, Begin, Begun, Finish, Forget, PruneRequests, RequestProgress};
-use perennial_testkit::{
-    Db,
-    store::{ask, content, open},
-};
 use tokio::task::JoinSet;
 
-use crate::changed_clocks::shift_clock;
-
-contract! {
-    request_is_begun_by_one_owner
-    request_is_taken_over_only_after_its_time
-    first_response_of_the_owner_stays
-    request_that_has_not_finished_is_forgotten_by_its_owner
-    requests_are_pruned_in_batches
-    requests_have_any_name_and_any_response
-}
+use crate::{
+    TestDatabase,
+    store::{ask, content},
+};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -56,8 +46,8 @@ async fn forgotten(store: &dyn Backend, name: &str, owner: Option<&str>) -> bool
     ask(store, forget).await
 }
 
-async fn request_is_begun_by_one_owner(db: Db) {
-    let store = open(&db).await;
+pub async fn request_is_begun_by_one_owner(db: impl TestDatabase) {
+    let store = db.store().await;
     for round in 0..5 {
         let mut owners = JoinSet::new();
         for owner in 0..16 {
@@ -74,13 +64,13 @@ async fn request_is_begun_by_one_owner(db: Db) {
     assert_eq!(begun(&*store, other).await, "print");
 }
 
-async fn request_is_taken_over_only_after_its_time(db: Db) {
-    let store = open(&db).await;
+pub async fn request_is_taken_over_only_after_its_time(db: impl TestDatabase) {
+    let store = db.store().await;
     let again = |owner: &str, fingerprint: &str, hours| {
         Begin::new("r", owner, fingerprint, HOUR, 96 * HOUR, Some(hours * HOUR))
     };
     assert_eq!(begun(&*store, again("a", "print", 3)).await, "own");
-    shift_clock(&db, 2 * 3600).await;
+    db.shift_clock(2 * 3600).await;
     assert_eq!(begun(&*store, begin("r", "b")).await, "unknown");
     assert_eq!(begun(&*store, again("b", "print", 3)).await, "unknown");
     assert_eq!(begun(&*store, again("b", "other", 1)).await, "print");
@@ -88,17 +78,17 @@ async fn request_is_taken_over_only_after_its_time(db: Db) {
     assert!(!finish(&*store, "r", "a", Some("late")).await);
     assert_eq!(begun(&*store, again("c", "print", 1)).await, "running");
     assert!(finish(&*store, "r", "b", Some("paid")).await);
-    shift_clock(&db, 12 * 3600).await;
+    db.shift_clock(12 * 3600).await;
     assert_eq!(begun(&*store, again("c", "print", 1)).await, "paid");
     // The response's retention ends, and the key is new.
-    shift_clock(&db, 13 * 3600).await;
+    db.shift_clock(13 * 3600).await;
     assert_eq!(begun(&*store, begin("r", "c")).await, "own");
     assert!(finish(&*store, "r", "c", Some("paid again")).await);
     assert_eq!(begun(&*store, begin("r", "d")).await, "paid again");
 }
 
-async fn first_response_of_the_owner_stays(db: Db) {
-    let store = open(&db).await;
+pub async fn first_response_of_the_owner_stays(db: impl TestDatabase) {
+    let store = db.store().await;
     assert!(
         !finish(&*store, "r", "a", Some("none")).await,
         "nobody has begun it"
@@ -121,8 +111,8 @@ async fn first_response_of_the_owner_stays(db: Db) {
     assert_eq!(begun(&*store, begin("s", "b")).await, "not stored");
 }
 
-async fn request_that_has_not_finished_is_forgotten_by_its_owner(db: Db) {
-    let store = open(&db).await;
+pub async fn request_that_has_not_finished_is_forgotten_by_its_owner(db: impl TestDatabase) {
+    let store = db.store().await;
     for operator in [false, true] {
         let owner = (!operator).then_some("a");
         assert!(!forgotten(&*store, "r", owner).await);
@@ -137,14 +127,14 @@ async fn request_that_has_not_finished_is_forgotten_by_its_owner(db: Db) {
         assert!(finish(&*store, "r", "b", None).await);
         assert!(!forgotten(&*store, "r", Some("b")).await, "it is done");
         assert!(!forgotten(&*store, "r", None).await, "it is done");
-        shift_clock(&db, 25 * 3600).await;
+        db.shift_clock(25 * 3600).await;
         assert_eq!(begun(&*store, begin("r", "c")).await, "own");
         assert!(forgotten(&*store, "r", None).await);
     }
 }
 
-async fn requests_are_pruned_in_batches(db: Db) {
-    let store = open(&db).await;
+pub async fn requests_are_pruned_in_batches(db: impl TestDatabase) {
+    let store = db.store().await;
     for n in 0..10 {
         let name = format!("r{n}");
         assert_eq!(begun(&*store, begin(&name, "a")).await, "own");
@@ -153,7 +143,7 @@ async fn requests_are_pruned_in_batches(db: Db) {
         assert!(ask(&*store, finish).await);
     }
     assert_eq!(begun(&*store, begin("unfinished", "a")).await, "own");
-    shift_clock(&db, 2 * 3600).await;
+    db.shift_clock(2 * 3600).await;
     // The row of a request that has begun again is not over.
     assert_eq!(begun(&*store, begin("r0", "b")).await, "own");
     for expected in [4, 2, 0] {
@@ -166,8 +156,8 @@ async fn requests_are_pruned_in_batches(db: Db) {
     assert_eq!(begun(&*store, begin("unfinished", "b")).await, "unknown");
 }
 
-async fn requests_have_any_name_and_any_response(db: Db) {
-    let store = open(&db).await;
+pub async fn requests_have_any_name_and_any_response(db: impl TestDatabase) {
+    let store = db.store().await;
     let long = "x".repeat(10_000);
     let body = Bytes::from(vec![0xff_u8; 300_000]);
     for name in ["", "a'$1\\ ?", "\u{e4}\0", &long, "A", "a", "a "] {

@@ -7,25 +7,17 @@ use std::{
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode};
-use perennial::locks::LockName;
 use perennial_store::{
-    Backend, Epoch, Fence, Invalidated, LeaseRow, NewEntry, Operation, Probe, Publish, TryLock,
+    Backend, Epoch, Fence, Invalidated, LeaseRow, LockKind, LockName, NewEntry, Operation, Probe,
+    Publish, TryLock,
 };
-
-#[cfg(feature = "sqlite")]
-use crate::Db;
 
 /// The metadata of [`entry`].
 pub const METADATA: &str = r#"{"tags":["a &b"]}"#;
 
-/// Opens a store with its tables.
-#[cfg(feature = "sqlite")]
-pub async fn open(db: &Db) -> std::sync::Arc<dyn Backend> {
-    if let Some(database) = db.memory() {
-        return std::sync::Arc::new(database.clone());
-    }
-    let store = db.database().await.store("perennial_").await;
-    store.expect("prepares").into()
+/// Returns the name of a page's lock.
+pub fn page(key: &str) -> LockName {
+    LockName::of(LockKind::Page, key)
 }
 
 /// Makes a call that the store answers.

@@ -5,34 +5,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use perennial::locks::{LockKind, LockName};
 use perennial_store::{
-    Backend, Epoch, Extend, Fence, Invalidate, Invalidated, LatestEpoch, LatestNames, NameList,
-    NewEntry, PeerLeaseState, Probe, PruneEntries, PruneInvalidations, Publish, Purge, PurgedUntil,
-    Release, Remove,
-};
-use perennial_testkit::{
-    Db, HANG, page,
-    store::{ask, content, entry, invalidated, lock, open, publish, stored},
-    until,
+    Backend, Epoch, Extend, Fence, Invalidate, Invalidated, LatestEpoch, LatestNames, LockKind,
+    LockName, NameList, NewEntry, PeerLeaseState, Probe, PruneEntries, PruneInvalidations, Publish,
+    Purge, PurgedUntil, Release, Remove,
 };
 use tokio::task::JoinSet;
 
-use crate::{ALL, LEASE, NONE};
+use crate::{
+    ALL, HANG, LEASE, NONE, TestDatabase,
+    store::{ask, content, entry, invalidated, lock, page, publish, stored},
+};
 
-contract! {
-    epochs_grow_in_the_order_in_which_they_are_seen
-    invalidations_are_read_in_pages_by_epoch_and_backwards_by_list
-    names_of_one_epoch_are_read_together
-    sync_returns_the_state_of_each_awaited_page
-    a_purge_is_forgotten_only_when_no_entry_is_older
-    purge_distinguishes_keys_with_a_common_beginning;
-    in SQL:
-        an_invalidation_that_is_rolled_back_is_seen_by_nobody
-}
-
-async fn epochs_grow_in_the_order_in_which_they_are_seen(db: Db) {
-    let store = open(&db).await;
+pub async fn epochs_grow_in_the_order_in_which_they_are_seen(db: impl TestDatabase) {
+    let store = db.store().await;
     assert_eq!(
         ask(&*store, Probe::new("a", Fence::NONE)).await.epoch,
         Epoch::NONE
@@ -122,44 +108,6 @@ async fn epochs_grow_in_the_order_in_which_they_are_seen(db: Db) {
     }
 }
 
-async fn an_invalidation_that_is_rolled_back_is_seen_by_nobody(db: Db) {
-    let store = open(&db).await;
-    let made = ask(&*store, Invalidate::new(vec!["purged:/made".to_owned()])).await;
-    // The server's statements, without the commit.
-    let mut undone = db.uncommitted(&db.raise_epochs(3_600_000_000)).await;
-    let epoch = made.0 + 3_600_000_000;
-    let name = format!(
-        "INSERT INTO perennial_invalidation (name, epoch) VALUES ('purged:/undone', {epoch})"
-    );
-    let name = sqlx::query(sqlx::AssertSqlSafe(name)).execute(&mut *undone);
-    name.await.expect("is done");
-
-    let asking = tokio::spawn({
-        let store = Arc::clone(&store);
-        async move {
-            let name = LockName::from("a");
-            let answers = tokio::join!(
-                store.ask(Invalidated::new("", Epoch::NONE, ALL, Vec::new())),
-                store.ask(LatestNames::new(NameList::Purged, Epoch::MAX, ALL)),
-                store.ask(Probe::new(&name, Fence::NONE)),
-            );
-            (
-                answers.0.expect("answers").names,
-                answers.1.expect("answers"),
-                answers.2.expect("answers").epoch,
-            )
-        }
-    });
-    until("they have answered, or wait for the end", async || {
-        asking.is_finished() || db.waits().await
-    })
-    .await;
-    undone.rollback().await.expect("is undone");
-    let expected = vec![("purged:/made".to_owned(), made)];
-    let answers = asking.await.expect("no panic");
-    assert_eq!(answers, (expected.clone(), expected, made));
-}
-
 /// Prunes the invalidations in as many steps as the store takes.
 async fn prune(store: &dyn Backend, age: Duration, oldest: Epoch) {
     let mut after = None;
@@ -172,8 +120,8 @@ async fn prune(store: &dyn Backend, age: Duration, oldest: Epoch) {
 }
 
 /// The reader of the next page asks for later epochs alone.
-async fn names_of_one_epoch_are_read_together(db: Db) {
-    let store = open(&db).await;
+pub async fn names_of_one_epoch_are_read_together(db: impl TestDatabase) {
+    let store = db.store().await;
     let mut made = Vec::new();
     for names in [&["tag:a"][..], &["tag:b", "tag:c", "tag:d"], &["tag:e"]] {
         let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
@@ -220,8 +168,8 @@ async fn names_of_one_epoch_are_read_together(db: Db) {
     assert_eq!(invalidated(&*store, Epoch::NONE, 0).await, []);
 }
 
-async fn invalidations_are_read_in_pages_by_epoch_and_backwards_by_list(db: Db) {
-    let store = open(&db).await;
+pub async fn invalidations_are_read_in_pages_by_epoch_and_backwards_by_list(db: impl TestDatabase) {
+    let store = db.store().await;
     let names = [
         "tag:z",
         "purged:/b",
@@ -282,8 +230,8 @@ async fn invalidations_are_read_in_pages_by_epoch_and_backwards_by_list(db: Db) 
     }
 }
 
-async fn sync_returns_the_state_of_each_awaited_page(db: Db) {
-    let store = open(&db).await;
+pub async fn sync_returns_the_state_of_each_awaited_page(db: impl TestDatabase) {
+    let store = db.store().await;
     let long = format!("/{}", "l".repeat(400));
     lock(&*store, LockName::of(LockKind::Page, "/held"), LEASE).await;
     let published = lock(&*store, LockName::of(LockKind::Page, &*long), LEASE).await;
@@ -348,8 +296,8 @@ async fn oldest(store: &dyn Backend) -> Epoch {
     }
 }
 
-async fn a_purge_is_forgotten_only_when_no_entry_is_older(db: Db) {
-    let store = open(&db).await;
+pub async fn a_purge_is_forgotten_only_when_no_entry_is_older(db: impl TestDatabase) {
+    let store = db.store().await;
     let before = ask(&*store, Invalidate::new(vec!["key:/other".to_owned()])).await;
     let purged = ask(&*store, Invalidate::new(vec!["purged:/p".to_owned()])).await;
     let body = content("1");
@@ -388,8 +336,8 @@ async fn a_purge_is_forgotten_only_when_no_entry_is_older(db: Db) {
     assert_eq!(left, [everything], "it stands for both");
 }
 
-async fn purge_distinguishes_keys_with_a_common_beginning(db: Db) {
-    let store = open(&db).await;
+pub async fn purge_distinguishes_keys_with_a_common_beginning(db: impl TestDatabase) {
+    let store = db.store().await;
     // In the order of some languages `#` counts for little, and `a` and `A` for the same.
     let (of, others) = (
         [

@@ -2,32 +2,19 @@
 
 use std::{sync::Arc, time::Duration};
 
-use perennial::locks::{LockKind, LockName};
 use perennial_store::{
-    BreakLock, Extend, Fence, Held, Inspect, LeaseRow, Probe, Purge, Release, Revoke, TryLock,
-};
-use perennial_testkit::{
-    Db, on_database,
-    store::{ask, content, lock, open, publish, uuid},
+    BreakLock, Extend, Fence, Held, Inspect, LeaseRow, LockKind, LockName, Probe, Purge, Release,
+    Revoke, TryLock,
 };
 use tokio::task::JoinSet;
 
-use crate::{LEASE, NONE};
+use crate::{
+    LEASE, NONE, TestDatabase,
+    store::{ask, content, lock, publish, uuid},
+};
 
-contract! {
-    a_lock_is_taken_by_one_and_its_fences_only_grow
-    owner_without_an_answer_gets_its_fence_again
-    lock_is_revoked_from_its_owner_alone
-    releases_with_a_cooldown_are_counted
-    a_lock_is_taken_only_while_its_fence_is_the_one_seen
-    only_the_owner_extends_and_releases
-    an_expired_lease_is_not_extended
-    equal_names_of_different_kinds_are_different_locks
-    a_lock_is_inspected_listed_and_broken
-}
-
-async fn a_lock_is_taken_by_one_and_its_fences_only_grow(db: Db) {
-    let store = open(&db).await;
+pub async fn a_lock_is_taken_by_one_and_its_fences_only_grow(db: impl TestDatabase) {
+    let store = db.store().await;
     let mut last = 0;
     for _ in 0..25 {
         let mut tries = JoinSet::new();
@@ -60,8 +47,8 @@ async fn a_lock_is_taken_by_one_and_its_fences_only_grow(db: Db) {
     }
 }
 
-async fn owner_without_an_answer_gets_its_fence_again(db: Db) {
-    let store = open(&db).await;
+pub async fn owner_without_an_answer_gets_its_fence_again(db: impl TestDatabase) {
+    let store = db.store().await;
     let lease = lock(&*store, "a", LEASE).await;
     for seen in [None, Some(Fence::NONE), Some(lease.fence)] {
         let again = ask(&*store, TryLock::new("a", &lease.owner, LEASE, seen)).await;
@@ -78,8 +65,8 @@ async fn owner_without_an_answer_gets_its_fence_again(db: Db) {
     assert!(ask(&*store, Extend::new(&other, LEASE)).await);
 }
 
-async fn lock_is_revoked_from_its_owner_alone(db: Db) {
-    let store = open(&db).await;
+pub async fn lock_is_revoked_from_its_owner_alone(db: impl TestDatabase) {
+    let store = db.store().await;
     let revoke = async |owner: &str| {
         ask(&*store, Revoke::new("a", owner)).await;
         ask(&*store, Inspect::new("a")).await
@@ -107,8 +94,8 @@ async fn lock_is_revoked_from_its_owner_alone(db: Db) {
     assert!(row.remaining > NONE, "a cooldown has no owner");
 }
 
-async fn releases_with_a_cooldown_are_counted(db: Db) {
-    let store = open(&db).await;
+pub async fn releases_with_a_cooldown_are_counted(db: impl TestDatabase) {
+    let store = db.store().await;
     let failures = async || {
         let probe = ask(&*store, Probe::new("a", Fence::NONE)).await;
         probe.lock.failures
@@ -129,8 +116,8 @@ async fn releases_with_a_cooldown_are_counted(db: Db) {
     assert_eq!(failures().await, 0);
 }
 
-async fn a_lock_is_taken_only_while_its_fence_is_the_one_seen(db: Db) {
-    let store = open(&db).await;
+pub async fn a_lock_is_taken_only_while_its_fence_is_the_one_seen(db: impl TestDatabase) {
+    let store = db.store().await;
     let fence = store
         .ask(TryLock::new("a", "me", LEASE, Some(Fence(1))))
         .await;
@@ -154,8 +141,8 @@ async fn a_lock_is_taken_only_while_its_fence_is_the_one_seen(db: Db) {
     );
 }
 
-async fn only_the_owner_extends_and_releases(db: Db) {
-    let store = open(&db).await;
+pub async fn only_the_owner_extends_and_releases(db: impl TestDatabase) {
+    let store = db.store().await;
     let lease = lock(&*store, "a", LEASE).await;
     let others = [
         LeaseRow {
@@ -183,8 +170,8 @@ async fn only_the_owner_extends_and_releases(db: Db) {
     );
 }
 
-async fn an_expired_lease_is_not_extended(db: Db) {
-    let store = open(&db).await;
+pub async fn an_expired_lease_is_not_extended(db: impl TestDatabase) {
+    let store = db.store().await;
     let lease = lock(&*store, "a", Duration::from_millis(20)).await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(!ask(&*store, Extend::new(&lease, LEASE)).await);
@@ -194,8 +181,8 @@ async fn an_expired_lease_is_not_extended(db: Db) {
     );
 }
 
-async fn equal_names_of_different_kinds_are_different_locks(db: Db) {
-    let store = open(&db).await;
+pub async fn equal_names_of_different_kinds_are_different_locks(db: impl TestDatabase) {
+    let store = db.store().await;
     let kinds = [
         LockKind::Housekeeping,
         LockKind::Lock,
@@ -231,8 +218,8 @@ async fn equal_names_of_different_kinds_are_different_locks(db: Db) {
     }
 }
 
-async fn a_lock_is_inspected_listed_and_broken(db: Db) {
-    let store = open(&db).await;
+pub async fn a_lock_is_inspected_listed_and_broken(db: impl TestDatabase) {
+    let store = db.store().await;
     let long = "x".repeat(1000);
     for text in ["a", "\u{e4} '$1", &long] {
         let name = &LockName::from(text);
@@ -264,30 +251,5 @@ async fn a_lock_is_inspected_listed_and_broken(db: Db) {
         let next = lock(&*store, text, LEASE).await;
         assert!(next.fence > row.fence);
         assert!(ask(&*store, Release::new(&next, NONE)).await);
-    }
-}
-
-#[cfg(feature = "mysql")]
-on_database! {
-    mysql_frozen = perennial_testkit::Db::mysql_with(&["SET timestamp = 1900000000.5"]);
-    one_of_several_tries_in_a_microsecond_gets_the_lock
-}
-
-#[cfg(feature = "mysql")]
-async fn one_of_several_tries_in_a_microsecond_gets_the_lock(db: Db) {
-    let store = open(&db).await;
-    let mut last = Fence::NONE;
-    for _ in 0..3 {
-        let lease = lock(&*store, "a", LEASE).await;
-        assert!(lease.fence > last);
-        last = lease.fence;
-        for seen in [None, Some(last), Some(Fence(last.0 - 1))] {
-            let other = ask(&*store, TryLock::new("a", uuid(), LEASE, seen)).await;
-            assert_eq!(other.fence, None);
-            let again = ask(&*store, TryLock::new("a", &lease.owner, LEASE, seen)).await;
-            assert_eq!(again.fence, Some(last));
-        }
-        assert!(publish(&*store, &lease, &content("1")).await);
-        assert!(ask(&*store, Release::new(&lease, NONE)).await);
     }
 }

@@ -10,14 +10,20 @@ use sqlx::{
     },
 };
 
+use super::{CONNECTIONS, driver_error};
 use crate::{
     error::Error,
-    sql::{CONNECTIONS, Connect},
+    sql::Connect,
     timing::{BUSY_TIMEOUT, Backoff, OPEN_PAUSES},
 };
 
 pub(super) async fn open(url: &str, connect: Connect) -> Result<SqlitePool, Error> {
-    let cannot = |error| Error::database(format!("cannot open the database {url:?}"), error);
+    let cannot = |error| {
+        Error::database(
+            format!("cannot open the database {url:?}"),
+            driver_error::<sqlx::Sqlite>(error),
+        )
+    };
     let options = SqliteConnectOptions::from_str(url)
         .map_err(cannot)?
         .create_if_missing(true)

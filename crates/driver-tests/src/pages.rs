@@ -4,30 +4,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Response;
-use perennial::locks::{LockKind, LockName};
 use perennial_store::{
-    Count, Counted, Evict, Extend, Fence, Inspect, Latest, LeaseRow, List, NewEntry, Probe,
-    PruneEntries, PruneLocks, Publish, Purge, ROW_OVERHEAD, Release, Remove, Unused,
-};
-use perennial_testkit::{
-    Db, page,
-    store::{METADATA, ask, content, entry, lock, open, publish, renew, stored},
+    Count, Counted, Evict, Extend, Fence, Inspect, Latest, LeaseRow, List, LockKind, LockName,
+    NewEntry, Probe, PruneEntries, PruneLocks, Publish, Purge, ROW_OVERHEAD, Release, Remove,
+    Unused,
 };
 
-use crate::{ALL, LEASE, NONE, changed_clocks::shift_clock};
-
-contract! {
-    published_entry_comes_back_unchanged
-    nothing_is_published_after_a_takeover
-    a_repeated_publish_succeeds_again
-    the_same_content_is_renewed_only_over_itself
-    an_entry_is_removed_only_under_the_lease
-    purged_page_is_removed_and_its_running_generation_is_refused
-    only_entries_beyond_their_retention_are_pruned
-    pages_are_listed_in_order_with_their_locks_and_history
-    pages_are_counted_and_the_latest_come_first
-    pages_leave_in_their_order_but_for_those_being_regenerated
-}
+use crate::{
+    ALL, LEASE, NONE, TestDatabase,
+    store::{METADATA, ask, content, entry, lock, page, publish, renew, stored},
+};
 
 /// The size of an entry with this body: its headers and metadata take room, too.
 fn size(body: &str) -> u64 {
@@ -36,8 +22,8 @@ fn size(body: &str) -> u64 {
     (headers.iter().sum::<usize>() + METADATA.len() + body.len()) as u64
 }
 
-async fn published_entry_comes_back_unchanged(db: Db) {
-    let store = open(&db).await;
+pub async fn published_entry_comes_back_unchanged(db: impl TestDatabase) {
+    let store = db.store().await;
     for key in ["/", "/ä?x=y", &"long".repeat(5000)] {
         let lease = lock(&*store, key, LEASE).await;
         let sent = match key {
@@ -59,8 +45,8 @@ async fn published_entry_comes_back_unchanged(db: Db) {
     }
 }
 
-async fn pages_are_listed_in_order_with_their_locks_and_history(db: Db) {
-    let store = open(&db).await;
+pub async fn pages_are_listed_in_order_with_their_locks_and_history(db: impl TestDatabase) {
+    let store = db.store().await;
     let list = async |from: &str, most| ask(&*store, List::new(from, most)).await.rows;
     assert_eq!(list("/", 10).await, []);
     let lines: Vec<_> = (0..30)
@@ -104,8 +90,8 @@ async fn pages_are_listed_in_order_with_their_locks_and_history(db: Db) {
     assert!(b.history.len() < 4000);
 }
 
-async fn pages_are_counted_and_the_latest_come_first(db: Db) {
-    let store = open(&db).await;
+pub async fn pages_are_counted_and_the_latest_come_first(db: impl TestDatabase) {
+    let store = db.store().await;
     let none = store.ask(Count {}).await.expect("answers");
     assert_eq!(none, Counted::default());
     for (name, interval) in [("/old", NONE), ("/new", LEASE)] {
@@ -129,8 +115,8 @@ async fn pages_are_counted_and_the_latest_come_first(db: Db) {
     }
 }
 
-async fn pages_leave_in_their_order_but_for_those_being_regenerated(db: Db) {
-    let store = open(&db).await;
+pub async fn pages_leave_in_their_order_but_for_those_being_regenerated(db: impl TestDatabase) {
+    let store = db.store().await;
     let hours = |hours: u64| Duration::from_secs(3600 * hours);
     // The interval, and whether the page is generated a second time, for good.
     for (name, interval, again) in [
@@ -159,7 +145,7 @@ async fn pages_leave_in_their_order_but_for_those_being_regenerated(db: Db) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     // `/visited` is stale since now, and may be regenerated at any moment.
-    shift_clock(&db, 2 * 3600).await;
+    db.shift_clock(2 * 3600).await;
     // Somebody asks for it, and its regeneration has just failed.
     let failing = lock(&*store, page("/failing"), LEASE).await;
     let cooldown = Duration::from_millis(1);
@@ -201,8 +187,8 @@ async fn pages_leave_in_their_order_but_for_those_being_regenerated(db: Db) {
     assert_eq!(counted.weight(), 2 * ROW_OVERHEAD + sizes);
 }
 
-async fn nothing_is_published_after_a_takeover(db: Db) {
-    let store = open(&db).await;
+pub async fn nothing_is_published_after_a_takeover(db: impl TestDatabase) {
+    let store = db.store().await;
     let first = lock(&*store, "a", LEASE).await;
     assert!(publish(&*store, &first, &content("0")).await);
     ask(&*store, Release::new(&first, NONE)).await;
@@ -229,8 +215,8 @@ async fn nothing_is_published_after_a_takeover(db: Db) {
     assert_eq!(after, Some((next.fence, "2".into())));
 }
 
-async fn a_repeated_publish_succeeds_again(db: Db) {
-    let store = open(&db).await;
+pub async fn a_repeated_publish_succeeds_again(db: impl TestDatabase) {
+    let store = db.store().await;
     let first = lock(&*store, "a", LEASE).await;
     for _ in 0..2 {
         assert!(publish(&*store, &first, &content("1")).await);
@@ -246,8 +232,8 @@ async fn a_repeated_publish_succeeds_again(db: Db) {
     );
 }
 
-async fn the_same_content_is_renewed_only_over_itself(db: Db) {
-    let store = open(&db).await;
+pub async fn the_same_content_is_renewed_only_over_itself(db: impl TestDatabase) {
+    let store = db.store().await;
     let first = lock(&*store, "a", LEASE).await;
     assert!(
         !renew(&*store, &first, Fence::NONE).await,
@@ -274,8 +260,8 @@ async fn the_same_content_is_renewed_only_over_itself(db: Db) {
     assert_eq!(counted.bytes, size("1") + 50);
 }
 
-async fn an_entry_is_removed_only_under_the_lease(db: Db) {
-    let store = open(&db).await;
+pub async fn an_entry_is_removed_only_under_the_lease(db: impl TestDatabase) {
+    let store = db.store().await;
     let late = lock(&*store, "a", LEASE).await;
     assert!(!ask(&*store, Remove::new(&late)).await, "there is none");
     assert!(publish(&*store, &late, &content("1")).await);
@@ -290,8 +276,8 @@ async fn an_entry_is_removed_only_under_the_lease(db: Db) {
     assert_eq!(stored(&*store, &"a".into()).await, None);
 }
 
-async fn purged_page_is_removed_and_its_running_generation_is_refused(db: Db) {
-    let store = open(&db).await;
+pub async fn purged_page_is_removed_and_its_running_generation_is_refused(db: impl TestDatabase) {
+    let store = db.store().await;
     let long = format!("/{}", "x".repeat(300));
     let long_variant = format!("/a#&accept={}", "y".repeat(300));
     let keys = ["/a", "/a#&accept=x", "/a?b", "/ab", &long, &long_variant];
@@ -321,8 +307,8 @@ async fn purged_page_is_removed_and_its_running_generation_is_refused(db: Db) {
     }
 }
 
-async fn only_entries_beyond_their_retention_are_pruned(db: Db) {
-    let store = open(&db).await;
+pub async fn only_entries_beyond_their_retention_are_pruned(db: impl TestDatabase) {
+    let store = db.store().await;
     let body = content("1");
     let (short, hour) = (Duration::from_millis(300), Duration::from_secs(3600));
     let long = "x".repeat(300);
