@@ -1011,3 +1011,29 @@ async fn explain_asks_a_running_site_and_sends_its_token_nowhere_else() {
         assert!(text.contains(expected), "{text}");
     }
 }
+
+/// Managed databases insist on TLS.
+#[tokio::test]
+async fn server_that_insists_on_tls_is_reached() {
+    for mut db in Db::all() {
+        let (role, with_tls) = match db.url.split(':').next() {
+            Some("postgres") => ("CREATE ROLE tls_only LOGIN SUPERUSER", "sslmode=require"),
+            Some("mysql") => ("SELECT 1", "ssl-mode=REQUIRED"),
+            _ => continue,
+        };
+        let mut connection = db.connection().await;
+        // Another test run on the same server may have made the role.
+        let _ = sqlx::query(role).execute(&mut connection).await;
+        let url = db.url.replace("perennial@", "tls_only@");
+        db.url = format!("{url}?{with_tls}");
+        drop(db.site().await);
+        for command in ["status", "locks", "doctor"] {
+            let (said, status) = db.run(&[command]);
+            assert_eq!(status, 0, "{command}: {said}");
+        }
+        let without = with_tls.replace("require", "disable");
+        db.url = format!("{url}?{}", without.replace("REQUIRED", "DISABLED"));
+        let (said, status) = db.run(&["locks"]);
+        assert_ne!(status, 0, "without TLS: {said}");
+    }
+}
