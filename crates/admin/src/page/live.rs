@@ -83,9 +83,9 @@ pub(crate) fn watch(site: &Perennial, shutdown: &CancellationToken, latest: &Lat
             latest.add(&event);
         }
     };
-    tokio::spawn(shutdown.clone().run_until_cancelled_owned(keep));
+    spawn(keep, shutdown);
     let site = site.clone();
-    tokio::spawn(shutdown.clone().run_until_cancelled_owned(async move {
+    let list = async move {
         loop {
             if let Ok(lease) = announce(&site).await {
                 lease.lost().await;
@@ -93,7 +93,14 @@ pub(crate) fn watch(site: &Perennial, shutdown: &CancellationToken, latest: &Lat
             // The database may be unavailable.
             tokio::time::sleep(2 * SHARED).await;
         }
-    }));
+    };
+    spawn(list, shutdown);
+}
+
+/// Runs some work until the shutdown.
+fn spawn(work: impl Future<Output = ()> + Send + 'static, shutdown: &CancellationToken) {
+    let shutdown = shutdown.clone();
+    tokio::spawn(async move { shutdown.run_until_cancelled(work).await });
 }
 
 /// Returns the line of an event, or `None` if events of its kind are too frequent to be shown.
