@@ -214,7 +214,7 @@ mod tests {
             // Malformed members are ignored.
             (
                 "identity",
-                "gzip;q = 1|gzip; q= 1|gzip;q=2|gzip;q=1.001|gzip;q=0.1234|gzip;q=-1",
+                "gzip;q = 1|gzip;q=0.:|gzip;q=0./|gzip; q= 1|gzip;q=2|gzip;q=1.001|gzip;q=0.1234|gzip;q=-1",
             ),
             (
                 "identity",

@@ -102,3 +102,32 @@ where
     // capacity.
     Ok(Some(bytes.into_boxed_slice().into()))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use futures_util::stream;
+    use http_body::Frame;
+    use http_body_util::StreamBody;
+
+    use super::*;
+
+    /// No frame says how long the body is, and none of the last body's ends exactly at the limit.
+    #[tokio::test]
+    async fn body_that_grows_over_its_limit_is_not_read_further() {
+        for (frames, length) in [
+            (&[4, 4][..], Some(8)),
+            (&[5, 5], Some(10)),
+            (&[4, 4, 4], None),
+        ] {
+            let frames = frames.iter().map(|length| {
+                let data = Bytes::from(vec![b'x'; *length]);
+                Ok::<_, Infallible>(Frame::data(data))
+            });
+            let body = StreamBody::new(stream::iter(frames));
+            let read = read(body, 10).await.expect("never fails");
+            assert_eq!(read.map(|read| read.len()), length);
+        }
+    }
+}

@@ -68,6 +68,8 @@ fn units(text: &str, is_query: bool) -> Vec<Unit> {
     let (mut rest, mut units) = (text.as_bytes(), Vec::new());
     while let [first, tail @ ..] = rest {
         let digits = tail.get(..2).filter(|_| *first == b'%');
+        // `from_str_radix` would take a sign.
+        let digits = digits.filter(|digits| digits.iter().all(u8::is_ascii_hexdigit));
         let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
         let decoded = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
         rest = if decoded.is_some() { &tail[2..] } else { tail };

@@ -86,7 +86,6 @@ enum Form {
     Int,
     Bytes,
     Text,
-    PostgresText,
 }
 
 /// All bounds on sqlx's types, so that other code is generic without them.
@@ -199,10 +198,6 @@ where
             .try_get_unchecked(column)
             .map(Value::Text)
             .or_else(|_| bytes()),
-        Form::PostgresText => row
-            .try_get_unchecked(column)
-            .map(Value::PostgresText)
-            .or_else(|_| bytes()),
     }
 }
 
@@ -269,7 +264,7 @@ impl Kind for sqlx::Postgres {
     fn form(type_name: &str) -> Form {
         match type_name {
             "BYTEA" => Form::Bytes,
-            _ => Form::PostgresText,
+            _ => Form::Text,
         }
     }
 
