@@ -12,6 +12,7 @@ macro_rules! chapters {
 [crate]: https://docs.rs/perennial-idempotency
 [dashboard]: https://docs.rs/crate/perennial/latest/source/docs/monitoring/dashboard.json
 [failures]: crate::guide::freshness#failures
+[driver]: crate::driver
 [freshness]: crate::guide::freshness
 [galera-check]: https://docs.rs/crate/perennial/latest/source/docs/failover/galera-check
 [haproxy-galera]: https://docs.rs/crate/perennial/latest/source/docs/failover/haproxy-galera.cfg
@@ -31,6 +32,7 @@ macro_rules! chapters {
 [python-module]: https://docs.rs/crate/perennial/latest/source/docs/foreign/perennial_lock.py
 [python]: https://docs.rs/crate/perennial/latest/source/docs/foreign/
 [scale]: crate::guide::scale
+[stacks]: https://docs.rs/crate/perennial/latest/source/tests/stacks
 [soak]: https://docs.rs/crate/perennial/latest/source/docs/soak.svg
 [tested-site]: https://docs.rs/perennial-testing
 [testing-crate]: https://docs.rs/perennial-testing
@@ -48,6 +50,7 @@ chapters! {
     is_my_page_cached "../docs/guide/is-my-page-cached.md",
     freshness "../docs/guide/freshness.md",
     invalidation "../docs/guide/invalidation.md",
+    stacks "../docs/guide/stacks.md",
     locks "../docs/guide/locks.md",
     idempotency "../docs/guide/idempotency.md",
     testing "../docs/guide/testing.md",

@@ -11,6 +11,16 @@ use perennial_admin::{Access, Admin, CancellationToken};
 use perennial_calendar::Calendar;
 use perennial_idempotency::{IdempotencyLayer, Scope};
 use perennial_jobs::{ExclusiveLayer, Once};
+use perennial_tokio_postgres::Deadpool;
+
+/// Opens the shop by the pool that it has.
+///
+/// # Errors
+///
+/// The database cannot be used.
+pub async fn open(pool: Deadpool) -> Result<Perennial, Error> {
+    Perennial::with_pool(pool).await
+}
 
 /// Returns the pages of the shop.
 ///

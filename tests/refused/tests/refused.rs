@@ -57,7 +57,7 @@ fn pool_that_cannot_be_used_is_refused_with_a_reason() {
     }
     for reason in [
         "no pool of sqlx 0.9 whose database this build knows",
-        "for a pool of another version of sqlx, use sqlx 0.9 in Cargo.toml",
+        "for a pool of another version of sqlx, or of Diesel, let Perennial open",
     ] {
         assert_eq!(
             said.matches(reason).count(),

@@ -65,9 +65,9 @@ pub struct Database {
 /// A database that Perennial can use: a pool of sqlx's, or a [`Database`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no database that Perennial can use",
-    label = "no pool of sqlx 0.9 whose database this build knows",
-    note = "Perennial takes the pools of sqlx 0.9, owned: `SqlitePool`, and with their features `PgPool` and `MySqlPool`",
-    note = "for a pool of another version of sqlx, use sqlx 0.9 in Cargo.toml, or let Perennial open a pool of its own with `Perennial::open(url)`; for a `PgPool` or a `MySqlPool`, enable perennial's feature `postgres` or `mysql`; for a reference, write `pool.clone()`"
+    label = "no pool of sqlx 0.9 whose database this build knows, nor of another driver of Perennial's",
+    note = "Perennial takes the pools of sqlx 0.9, owned: `SqlitePool`, and with their features `PgPool` and `MySqlPool`; by perennial-rusqlite and perennial-tokio-postgres those of rusqlite and deadpool",
+    note = "for a pool of another version of sqlx, or of Diesel, let Perennial open a small pool of its own with `Perennial::open(url)`; for a `PgPool` or a `MySqlPool`, enable perennial's feature `postgres` or `mysql`; for a reference, write `pool.clone()`"
 )]
 pub trait IntoDatabase: Into<Database> {}
 

@@ -1,0 +1,46 @@
+//! An application on SeaORM 2, which has sqlx 0.9: Perennial uses its pool.
+
+use axum::{Router, routing::get};
+use sea_orm_2::{
+    ConnectionTrait, Database, DatabaseBackend::Sqlite, Statement, TransactionTrait, Value,
+};
+use stacks::{CHANGE, Folder, PRICE, ROW, TABLE, TAG, patient, policy, shows, visit};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn page_follows_a_transaction() {
+    let folder = Folder::default();
+    let db = Database::connect(folder.url()).await.expect("opens");
+    for statement in [TABLE, ROW] {
+        db.execute_unprepared(statement).await.expect("is done");
+    }
+    let pool = db.get_sqlite_connection_pool().clone();
+    let site = patient().with_pool(pool).await.expect("opens");
+    let own = db.clone();
+    let page = get(move || async move {
+        let row = own
+            .query_one_raw(Statement::from_string(Sqlite, PRICE))
+            .await;
+        let row = row.expect("reads").expect("is there");
+        row.try_get::<i64>("", "price")
+            .expect("a number")
+            .to_string()
+    });
+    let app = Router::new().route("/price", page.layer(site.layer(policy()).tag(TAG)));
+    assert_eq!(visit(&app, "/price").await, "10");
+
+    let invalidation = site.invalidation_sql([TAG]).expect("a tag");
+    let transaction = db.begin().await.expect("begins");
+    transaction
+        .execute_unprepared(CHANGE)
+        .await
+        .expect("is changed");
+    let values = invalidation.values().iter().map(Value::from);
+    let statement = Statement::from_sql_and_values(Sqlite, invalidation.sql(), values);
+    transaction
+        .execute_raw(statement)
+        .await
+        .expect("is written");
+    transaction.commit().await.expect("is committed");
+    invalidation.committed().await;
+    shows(&app, "/price", "12").await;
+}
