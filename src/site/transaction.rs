@@ -29,7 +29,7 @@ impl Perennial {
     ///
     /// The database fails, or the future is dropped: roll back.
     /// [`Invalid`](perennial_store::ErrorKind::Invalid): the connection is in no transaction (on MySQL: in
-    /// none that sqlx has begun), its database has not the site's tables, or the site is open in memory.
+    /// none that its driver knows of, as sqlx knows of those by `begin`), its database has not the site's tables, or the site is open in memory.
     pub async fn invalidate_in(
         &self,
         transaction: impl Into<Connection<'_>>,

@@ -8,7 +8,7 @@ use perennial_store::{
     driver::Engine,
     sql::{
         Tables, outbox,
-        run::{Arg, Cells, Statement, run},
+        run::{Arg, Cells, Statement, is_broken, run},
         statements::Dialect,
     },
 };
@@ -232,7 +232,7 @@ pub async fn one_of_many_holds_the_lock(db: OfDriver) {
 }
 
 /// A caller waits until another one gives its connection back.
-pub async fn connections_are_not_more_than_the_pool_has(db: OfDriver) {
+pub async fn callers_wait_for_a_connection(db: OfDriver) {
     let store = db.store().await;
     let mut callers = JoinSet::new();
     for number in 0..64 {
@@ -249,4 +249,118 @@ pub async fn connections_are_not_more_than_the_pool_has(db: OfDriver) {
     bodies.sort();
     bodies.dedup();
     assert_eq!(bodies.len(), 64);
+}
+
+/// The rest of the site counts on it: a statement that must not wait gets a connection beside these.
+pub async fn pool_has_as_many_connections_as_it_says(db: OfDriver) {
+    let database = db.database();
+    let driver = database.driver();
+    let mut all = Vec::new();
+    for number in 0..driver.max_connections() {
+        let connection = timeout(HANG, driver.acquire()).await;
+        let connection = connection.unwrap_or_else(|_| panic!("there are {number} connections"));
+        all.push(connection.expect("connects"));
+    }
+    let more = timeout(Duration::from_millis(200), driver.acquire()).await;
+    // A pool may also say at once that it has no more.
+    assert!(!matches!(more, Ok(Ok(_))), "more than max_connections()");
+    if let Some(beside) = driver.connect() {
+        let beside = timeout(HANG, beside)
+            .await
+            .expect("is not one of the pool's");
+        let mut beside = beside.expect("connects");
+        let one = Statement::new(database.dialect(), "", "SELECT 1");
+        let done = run(&mut *beside, &one, &[]).await.expect("answers");
+        assert_eq!(done.rows[0].number(0).expect("a number"), 1);
+    }
+    for connection in all {
+        connection.give_back().await;
+    }
+    let again = timeout(HANG, driver.acquire()).await;
+    again.expect("they were given back").expect("connects");
+}
+
+/// Leaves a mark on a session, and reads it.
+fn mark(engine: Engine) -> [&'static str; 2] {
+    match engine {
+        Engine::Sqlite => [
+            "CREATE TEMP TABLE mark (id INTEGER)",
+            "SELECT count(*) FROM temp.sqlite_master",
+        ],
+        Engine::Postgres => [
+            "SELECT set_config('perennial.mark', '1', false)",
+            "SELECT coalesce(nullif(current_setting('perennial.mark', true), ''), '0')",
+        ],
+        _ => [
+            "SET @perennial_mark = 1",
+            "SELECT CAST(coalesce(@perennial_mark, 0) AS SIGNED)",
+        ],
+    }
+}
+
+/// Returns the number of marked sessions among all of the pool.
+async fn marked(db: &perennial_store::Database, read: &Statement) -> i64 {
+    let (driver, mut all, mut marked) = (db.driver(), Vec::new(), 0);
+    for _ in 0..driver.max_connections() {
+        let mut connection = driver.acquire().await.expect("connects");
+        let done = run(&mut *connection, read, &[]).await.expect("answers");
+        marked += done.rows[0].number(0).expect("a number");
+        all.push(connection);
+    }
+    for connection in all {
+        connection.give_back().await;
+    }
+    marked
+}
+
+/// Most pools take a connection back when it is dropped. Perennial drops one that may be in a transaction.
+pub async fn dropped_connection_does_not_come_back(db: OfDriver) {
+    let database = db.database();
+    let dialect = database.dialect();
+    let [write, read] = mark(dialect.engine()).map(|sql| Statement::new(dialect, "", sql));
+    for _ in 0..3 {
+        let mut dropped = database.driver().acquire().await.expect("connects");
+        run(&mut *dropped, &write, &[]).await.expect("is marked");
+        drop(dropped);
+        assert_eq!(
+            marked(&database, &read).await,
+            0,
+            "it came back to its pool"
+        );
+    }
+}
+
+/// A connection that is closed each time would cost each statement a new one. (A pool that resets each session
+/// fails here, and need not mind.)
+pub async fn connection_that_is_given_back_comes_again(db: OfDriver) {
+    let database = db.database();
+    let dialect = database.dialect();
+    let [write, read] = mark(dialect.engine()).map(|sql| Statement::new(dialect, "", sql));
+    let mut given = database.driver().acquire().await.expect("connects");
+    run(&mut *given, &write, &[]).await.expect("is marked");
+    given.give_back().await;
+    assert_eq!(marked(&database, &read).await, 1, "it was closed");
+}
+
+/// What the server says when it ends a connection, and what the driver says afterwards.
+pub async fn connection_that_the_server_ends_is_broken(db: OfDriver) {
+    let database = db.database();
+    let dialect = database.dialect();
+    let end = match dialect.engine() {
+        Engine::Postgres => "SELECT pg_terminate_backend(pg_backend_pid())",
+        Engine::MySql => "KILL CONNECTION_ID()",
+        _ => return,
+    };
+    let mut connection = database.driver().acquire().await.expect("connects");
+    let end = Statement::new(dialect, "", end);
+    // The server may end it before its answer.
+    let _ = run(&mut *connection, &end, &[]).await;
+    let one = Statement::new(dialect, "", "SELECT 1");
+    let error = run(&mut *connection, &one, &[])
+        .await
+        .expect_err("has ended");
+    assert!(is_broken(&error), "{error:?}");
+    drop(connection);
+    let other = database.connections().run_new(&one, &[]).await;
+    assert_eq!(other.expect("connects anew").rows.len(), 1);
 }

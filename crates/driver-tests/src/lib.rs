@@ -13,9 +13,18 @@
 //! perennial_driver_tests::contract!(crate::database);
 //! ```
 //!
+//! With a server, `database` makes an empty database (`CREATE DATABASE`), and what is kept drops it. `open` is called
+//! again and again, as for several processes; the pools have more than one connection, except for a database in
+//! memory, and at most some ten. Where there is no server, `database` returns `None`, and the tests pass without
+//! having tried anything.
+//!
 //! Each test gets a database of its own. `contract!` makes a module for each part of the contract, and a test
-//! of each function, so that `cargo test leases::` runs one part. The tests take a few seconds, and wait for
-//! no more than a minute.
+//! of each function, so that `cargo test leases::` runs one part. The tests take a few seconds, and fail after two
+//! minutes. The package needs `tokio` with the features `macros` and `rt-multi-thread`.
+//!
+//! What they cannot see, a driver's author looks after: whether an error is
+//! [late](perennial_store::driver::DriverError::late) or
+//! [unreachable](perennial_store::driver::DriverError::unreachable), notifications, and what is logged.
 
 #![forbid(unsafe_code)]
 
@@ -130,6 +139,13 @@ impl TestDatabase for OfDriver {
     }
 }
 
+/// Fails if a test hangs.
+#[doc(hidden)]
+pub async fn within_two_minutes(test: impl Future<Output = ()>) {
+    let ended = tokio::time::timeout(2 * HANG, test).await;
+    ended.expect("the test hangs: see which call never ends");
+}
+
 /// Makes the tests of the contract for a driver. The argument is the path of a function without arguments
 /// whose future returns an [`OfDriver`] with an empty database, or `None` where there is no server to test
 /// with.
@@ -154,7 +170,11 @@ macro_rules! driver_contract {
                 value_that_the_database_refuses_is_told_from_a_failure
                 invalidation_in_a_transaction_ends_with_it
                 one_of_many_holds_the_lock
-                connections_are_not_more_than_the_pool_has;
+                callers_wait_for_a_connection
+                pool_has_as_many_connections_as_it_says
+                dropped_connection_does_not_come_back
+                connection_that_is_given_back_comes_again
+                connection_that_the_server_ends_is_broken;
         }
     };
 }
@@ -169,7 +189,7 @@ macro_rules! contract_of {
                     #[tokio::test(flavor = "multi_thread")]
                     async fn $test() {
                         if let Some(database) = $database().await {
-                            $crate::$part::$test(database).await;
+                            $crate::within_two_minutes($crate::$part::$test(database)).await;
                         }
                     }
                 )*

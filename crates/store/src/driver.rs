@@ -15,16 +15,46 @@
 //! }
 //! ```
 //!
+//! and a transaction of the application's, in which Perennial writes, by
+//! [`Connection::new`](crate::Connection::new), or by a conversion from a type of the driver's own:
+//!
+//! ```ignore
+//! impl<'c> From<MyTransaction<'c>> for perennial::sql::Connection<'c> {
+//!     fn from(transaction: MyTransaction<'c>) -> Self {
+//!         Self::new(Engine::Postgres, transaction) // a DriverConnection
+//!     }
+//! }
+//! ```
+//!
+//! A driver, and an application that uses one, take Perennial without a database of its own, so that no sqlx is
+//! built, and no second SQLite:
+//!
+//! ```toml
+//! perennial = { version = "0.1", default-features = false } # an application adds features = ["axum"]
+//! ```
+//!
 //! A driver decides nothing. The dialect, the statements, repetitions, time limits, and what an error code
 //! means are Perennial's. What a driver owes is this:
 //!
 //! | rule | why |
 //! |---|---|
-//! | [`run`](DriverConnection::run) ends only after the server has answered the last statement of the text, with its rows | a statement that is abandoned earlier may not have been committed |
-//! | a connection that was dropped is closed, and does not go back to its pool | it may be in a transaction, or hold a lock |
+//! | [`run`](DriverConnection::run) ends only after the server has answered the last statement of the text, with its rows, or has refused one; a value of a strange type does not end it earlier | a statement that is abandoned earlier may not have been committed |
+//! | a connection that was dropped is closed, and does not go back to its pool, as those of most pools do by themselves: take it out of the pool in `Drop` | it may be in a transaction, or hold a lock |
 //! | [`give_back`](PooledConnection::give_back) waits for the answer to a call that was dropped | the next user of the connection would read that answer |
 //! | an error has the code that the database sent, and says whether the connection broke | Perennial repeats what another statement was faster than, and what a broken connection may have lost |
-//! | nothing is repeated, and nothing is logged | a statement may be done twice, and its text may have a page in it |
+//! | nothing is repeated, and nothing is logged, nor by the library below, where that can be switched off for a call or a pool | a statement may be done twice, and its text may have a page in it |
+//!
+//! A transaction that is open on a connection which goes back is not the driver's business: Perennial guards
+//! each statement of its own against what somebody has left.
+//!
+//! What Perennial does with an error that is not the statement's own fault:
+//!
+//! | error | then |
+//! |---|---|
+//! | [`refused`](DriverError::refused), with a code that means that another statement was faster | the statement is repeated for up to two seconds |
+//! | [`broken`](DriverError::broken), or a code that means that the server is ending | it is repeated for a fifth of a second, if it may run twice, on another connection |
+//! | [`late`](DriverError::late), [`unreachable`](DriverError::unreachable) | it has failed, and the site goes on from memory. While a site is being opened, it waits longer after `late` |
+//! | [`other`](DriverError::other) | it has failed |
 //!
 //! `perennial-driver-tests` runs the contract of the store against a driver.
 
@@ -64,13 +94,17 @@ pub trait Driver: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`DriverError::late`] where the pool gave no connection in time, [`DriverError::unreachable`] where it
-    /// is closed, and [`DriverError::broken`] where the server could not be reached.
+    /// [`DriverError::late`] where the pool gave no connection in time, also after it tried in vain to connect;
+    /// [`DriverError::unreachable`] where it is closed, [`DriverError::broken`] where the server could not be
+    /// reached, and [`DriverError::refused`] where the server has answered with a code.
     fn acquire(&self) -> DriverFuture<'_, Box<dyn PooledConnection>>;
 
     /// Opens a connection that is not one of the pool's, for a statement that must not wait until the
     /// application gives one back: the extension of a lease under which the application works. Perennial
     /// opens no more of these than the pool has connections.
+    ///
+    /// What the application does to each connection of its pool need not be done to this one: Perennial sets what
+    /// its statements need.
     ///
     /// `None`, the default: there is none, and such a statement waits like any other.
     fn connect(&self) -> Option<DriverFuture<'_, Box<dyn PooledConnection>>> {
@@ -86,8 +120,9 @@ pub trait Driver: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Listens to a channel of PostgreSQL's, on a connection of its own. `None`, the default: the driver
-    /// cannot listen, and `Builder::listen` is refused.
+    /// Listens to a channel of PostgreSQL's, whose name needs no quotes, on a connection that does nothing
+    /// else, which may be one of the pool's. When the future ends, the server listens. `None`, the default: the
+    /// driver cannot listen, and `Builder::listen` is refused.
     fn listen(&self, channel: String) -> Option<DriverFuture<'_, Box<dyn Listener>>> {
         let _ = channel;
         None
@@ -102,7 +137,8 @@ pub trait DriverConnection: Send {
     /// - **SQLite**: the text may have several statements, separated by `;`. Each `?` stands for the next
     ///   argument.
     /// - **PostgreSQL**: the text goes to the server in one message of the simple query protocol, and may have
-    ///   several statements. There are no arguments: they are literals in the text.
+    ///   several statements. `arguments` is empty, and may be ignored: they are literals in the text. The values
+    ///   of a row are [`PostgresText`](Value::PostgresText) as the server sends it, or `Null`.
     /// - **MySQL and MariaDB**: with arguments, the text is one statement, to be prepared; each `?` stands for
     ///   the next argument. Without arguments it may have several statements and goes in one message, not
     ///   prepared.
@@ -151,7 +187,8 @@ pub trait PooledConnection: DriverConnection {
     /// Gives the connection back to its pool, once it has answered what was asked before. A connection that
     /// does not belong to the pool is closed.
     ///
-    /// The caller drops the future when its time is up, which closes the connection.
+    /// When the future ends, the connection is the pool's, which may still look after it before it gives it out
+    /// again. The caller drops the future when its time is up, which closes the connection.
     fn give_back(self: Box<Self>) -> GiveBack;
 
     /// Takes the connection out of the pool, which may open another one in its place.
@@ -160,7 +197,8 @@ pub trait PooledConnection: DriverConnection {
 
 /// Notifications of PostgreSQL, on a connection of its own.
 pub trait Listener: Send {
-    /// Waits for the next notification. A dropped call loses none.
+    /// Waits for the next notification. A dropped call loses none. A library that connects anew by itself, and
+    /// so loses some in silence, is told not to.
     ///
     /// # Errors
     ///
@@ -185,7 +223,8 @@ pub enum Argument<'a> {
 pub struct Rows {
     /// The rows.
     pub rows: Vec<Row>,
-    /// The number of rows that were inserted, updated or deleted.
+    /// The number of rows that were inserted, updated or deleted. Nobody reads it where the statement returns
+    /// rows.
     pub changed: u64,
     /// The insert id of MySQL and MariaDB. `None` on other databases, and if it is 0.
     pub insert_id: Option<i64>,
@@ -337,7 +376,8 @@ enum Kind {
 }
 
 impl DriverError {
-    /// The database works and has refused the statement, with this code and message.
+    /// The database has answered with this code and message: it has refused the statement or the connection, or
+    /// is ending the connection. What the code means is Perennial's to know.
     pub fn refused(
         code: ErrorCode,
         message: impl Into<String>,
@@ -347,7 +387,7 @@ impl DriverError {
         Self::new(Kind::Refused { code, message }, source)
     }
 
-    /// The connection broke. The statement may have been done or not.
+    /// The connection broke without an answer. The statement may have been done or not.
     pub fn broken(source: impl Into<BoxError>) -> Self {
         Self::new(Kind::Broken, source)
     }

@@ -21,7 +21,8 @@ pub struct Connection<'c> {
 }
 
 impl<'c> Connection<'c> {
-    /// Returns a connection of a driver's. Its transaction is the application's, which commits it.
+    /// Returns a connection of a [driver](crate::driver)'s: for `Perennial::invalidate_in` and its like, in
+    /// whose transaction Perennial writes. The application has begun the transaction, and commits it.
     pub fn new(engine: Engine, connection: impl DriverConnection + 'c) -> Self {
         Self {
             connection: Box::new(connection),

@@ -131,6 +131,10 @@ impl Database {
         }
     }
 
+    pub fn driver(&self) -> &dyn Driver {
+        &*self.pool
+    }
+
     pub fn connections(&self) -> Connections {
         let pool = Arc::clone(&self.pool);
         Connections::new(pool, Arc::clone(&self.server), self.limit)
