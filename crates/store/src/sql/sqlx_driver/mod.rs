@@ -263,6 +263,7 @@ impl Kind for sqlx::Postgres {
 
     fn form(type_name: &str) -> Form {
         match type_name {
+            "INT2" | "INT4" | "INT8" => Form::Int,
             "BYTEA" => Form::Bytes,
             _ => Form::Text,
         }
