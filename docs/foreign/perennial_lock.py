@@ -112,7 +112,7 @@ class Locks:
         return Lease(self, name, owner, fence, begun + seconds) if fence else None
 
     def invalidate(self, target):
-        """Makes content stale: "key:/books/7", "prefix:/books/", "tag:books"; after the commit of the change."""
+        """Makes content stale: "key:/books/7", "prefix:/books/", "tag:books", "tag_prefix:book-"; after the commit of the change."""
         kind, name = target.split(":", 1)
         self.run(INVALIDATE[self.kind], name=target if kind.endswith("prefix") else f"{kind}:{bounded(name)}")
 

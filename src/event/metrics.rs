@@ -78,8 +78,8 @@ pub(super) fn record(event: &Event) {
             let scope = match name.split(':').next() {
                 Some("key") => "key",
                 Some("prefix") => "prefix",
-                Some("tag") => "tag",
-                Some("purged" | "purged_prefix" | "purged_tag") => "purge",
+                Some("tag" | "tag_prefix") => "tag",
+                Some(purged) if purged.starts_with("purged") => "purge",
                 _ => "revision",
             };
             counter!("perennial_invalidations_total", "scope" => scope).increment(1);

@@ -157,6 +157,21 @@ impl Perennial {
             .map(drop)
     }
 
+    /// Makes all resources stale that have a tag which begins with `prefix`, as
+    /// [`invalidate`](Self::invalidate) does: after a change of many rows, of which each has a tag, such as
+    /// `product-7`. The empty prefix means all that have a tag.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`invalidate_prefix`](Self::invalidate_prefix).
+    pub async fn invalidate_tag_prefix(&self, prefix: &str) -> Result<(), Error> {
+        self.cache
+            .commands
+            .invalidate(Target::TagPrefix(prefix))
+            .await
+            .map(drop)
+    }
+
     /// Removes the resource of a key and its variants from the database and from all processes,
     /// which learn of the purge as of an [invalidation](Self::invalidate). The next visitors wait
     /// as for a first version. A version that is being generated is not published. A cooldown ends.
@@ -190,6 +205,16 @@ impl Perennial {
         self.cache
             .commands
             .purge_all(Target::PurgedTag(tag), filter)
+            .await
+    }
+
+    /// Removes all resources that have a tag which begins with `prefix`, as [`purge_prefix`](Self::purge_prefix)
+    /// does.
+    pub async fn purge_tag_prefix(&self, prefix: &str) -> Result<(), Error> {
+        let filter = EntryFilter::new().tag_prefix(prefix);
+        self.cache
+            .commands
+            .purge_all(Target::PurgedTagPrefix(prefix), filter)
             .await
     }
 

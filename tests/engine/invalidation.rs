@@ -78,19 +78,25 @@ async fn pages_of_an_invalidated_prefix_or_tag_regrow_in_every_process() {
         ("invalidate tag catalog", [true, true, false]),
         ("invalidate tag book-1", [true, false, true]),
         ("invalidate tag book-", [false, false, false]),
+        ("invalidate tag_prefix book-", [true, true, true]),
+        ("invalidate tag_prefix cat", [true, true, false]),
+        ("invalidate tag_prefix book-10", [false, false, false]),
         ("invalidate prefix /books/", [true, true, false]),
         ("invalidate prefix /", [true, true, true]),
         ("invalidate prefix ", [true, true, true]),
         ("purge tag book-1", [true, false, true]),
         ("purge tag book-", [false, false, false]),
+        ("purge tag_prefix catalog", [true, true, false]),
         ("purge prefix /books/", [true, true, false]),
         ("purge prefix ", [true, true, true]),
     ] {
         let (how, text) = what.rsplit_once(' ').expect("words");
         match how {
             "invalidate tag" => site.invalidate_tag(text).await,
+            "invalidate tag_prefix" => site.invalidate_tag_prefix(text).await,
             "invalidate prefix" => site.invalidate_prefix(text).await,
             "purge tag" => site.purge_tag(text).await,
+            "purge tag_prefix" => site.purge_tag_prefix(text).await,
             _ => site.purge_prefix(text).await,
         }
         .expect("is done");

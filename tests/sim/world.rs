@@ -165,7 +165,8 @@ impl World {
                 0..4 => "purge",
                 4 => "key",
                 5 => "prefix",
-                6 if plan.resources[key].route => "tag",
+                6 if plan.resources[key].route && edits % 2 == 0 => "tag",
+                6 if plan.resources[key].route => "tag_prefix",
                 6 => "key",
                 _ if plan.resources[key].route => "regenerate",
                 _ => "key",
@@ -444,6 +445,7 @@ async fn tell(process: Arc<Process>, number: u32, key: usize, how: &'static str)
                 "key" => said(site.invalidate(name).await),
                 "prefix" => said(site.invalidate_prefix(&name[..name.len() - 1]).await),
                 "tag" => said(site.invalidate_tag("list").await),
+                "tag_prefix" => said(site.invalidate_tag_prefix("li").await),
                 _ => teller.regenerate(number, key).await,
             }
         };

@@ -12,32 +12,52 @@ use crate::{
     show,
 };
 
+/// The entries that are meant.
+enum What<'a> {
+    Key(&'a str),
+    Tag(&'a str),
+    TagPrefix(&'a str),
+    Prefix(&'a str),
+}
+
+impl<'a> What<'a> {
+    /// Returns what a target means, of which one option is given.
+    fn of(target: &'a Target) -> Self {
+        if let Some(key) = &target.key {
+            Self::Key(key)
+        } else if let Some(tag) = &target.tag {
+            Self::Tag(tag)
+        } else if let Some(prefix) = &target.tag_prefix {
+            Self::TagPrefix(prefix)
+        } else {
+            Self::Prefix(target.prefix.as_deref().unwrap_or_default())
+        }
+    }
+}
+
 /// The largest number of matching entries that is counted.
 const COUNTED: usize = 1000;
 
 pub(crate) async fn invalidate(site: &Perennial, target: &Target, consent: &Consent) -> Result {
-    let Target { key, tag, prefix } = target;
     let what = matching(site, target).await?;
     if consent.dry_run {
         print::line(&print::text(&format!("Would invalidate {what}.")));
         return Ok(());
     }
     // A tag or a prefix may mean more by the time it is done.
-    if !consent.yes && key.is_none() {
+    if !consent.yes && target.key.is_none() {
         print::ask(&format!("Invalidate {what}? (y/N)"), "y", "--yes")?;
     }
-    match (key, tag, prefix) {
-        (Some(key), ..) => site.invalidate(key).await?,
-        (_, Some(tag), _) => site.invalidate_tag(tag).await?,
-        (_, _, prefix) => {
-            site.invalidate_prefix(prefix.as_deref().unwrap_or_default())
-                .await?;
-        }
+    match What::of(target) {
+        What::Key(key) => site.invalidate(key).await?,
+        What::Tag(tag) => site.invalidate_tag(tag).await?,
+        What::TagPrefix(prefix) => site.invalidate_tag_prefix(prefix).await?,
+        What::Prefix(prefix) => site.invalidate_prefix(prefix).await?,
     }
     print::line(&print::text(&format!(
         "Invalidated {what}. Running sites know it within about a second."
     )));
-    if let Some(key) = key
+    if let Some(key) = &target.key
         && site.entry(key).await?.is_none()
     {
         eprintln!("Nothing is stored under this key; `perennial entries` lists the keys.");
@@ -48,13 +68,16 @@ pub(crate) async fn invalidate(site: &Perennial, target: &Target, consent: &Cons
 /// Returns the words for what a target means, with the number of stored entries, counted up to a
 /// limit.
 async fn matching(site: &Perennial, target: &Target) -> Result<String> {
-    let Target { key, tag, prefix } = target;
     let filter = EntryFilter::new().limit(COUNTED);
-    let (what, filter) = match (key, tag, prefix.as_deref().unwrap_or_default()) {
-        (Some(key), ..) => return Ok(format!("the key {key:?}")),
-        (_, Some(tag), _) => (format!("the tag {tag:?}"), filter.tag(tag)),
-        (_, _, "") => ("everything".to_owned(), filter),
-        (_, _, prefix) => (format!("the prefix {prefix:?}"), filter.prefix(prefix)),
+    let (what, filter) = match What::of(target) {
+        What::Key(key) => return Ok(format!("the key {key:?}")),
+        What::Tag(tag) => (format!("the tag {tag:?}"), filter.tag(tag)),
+        What::TagPrefix(prefix) => (
+            format!("the tags that begin with {prefix:?}"),
+            filter.tag_prefix(prefix),
+        ),
+        What::Prefix("") => ("everything".to_owned(), filter),
+        What::Prefix(prefix) => (format!("the prefix {prefix:?}"), filter.prefix(prefix)),
     };
     let page = site.entries(&filter).await?;
     let matching = page.entries.len();
@@ -63,9 +86,8 @@ async fn matching(site: &Perennial, target: &Target) -> Result<String> {
 }
 
 pub(crate) async fn purge(site: &Perennial, target: &Target, consent: &Consent) -> Result {
-    let Target { key, tag, prefix } = target;
     let mut what = matching(site, target).await?;
-    if let Some(key) = key {
+    if let Some(key) = &target.key {
         let entry = show::entry(site, key).await?;
         what = format!(
             "{key:?} and its variants ({} bytes, {} old)",
@@ -81,10 +103,11 @@ pub(crate) async fn purge(site: &Perennial, target: &Target, consent: &Consent) 
         let question = format!("Purge {what}? The next visitors wait for a new version. (y/N)");
         print::ask(&question, "y", "--yes")?;
     }
-    match (key, tag, prefix.as_deref().unwrap_or_default()) {
-        (Some(key), ..) => site.purge(key).await?,
-        (_, Some(tag), _) => site.purge_tag(tag).await?,
-        (_, _, prefix) => site.purge_prefix(prefix).await?,
+    match What::of(target) {
+        What::Key(key) => site.purge(key).await?,
+        What::Tag(tag) => site.purge_tag(tag).await?,
+        What::TagPrefix(prefix) => site.purge_tag_prefix(prefix).await?,
+        What::Prefix(prefix) => site.purge_prefix(prefix).await?,
     }
     print::line(&print::text(&format!("Purged {what}.")));
     Ok(())

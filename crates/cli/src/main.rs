@@ -188,6 +188,9 @@ pub(crate) struct Target {
     /// All entries with this tag.
     #[arg(long)]
     tag: Option<String>,
+    /// All entries that have a tag which begins with this.
+    #[arg(long)]
+    tag_prefix: Option<String>,
     /// All entries whose keys begin with this; an empty text means everything.
     #[arg(long)]
     prefix: Option<String>,

@@ -255,6 +255,9 @@ async fn nothing_is_changed_without_consent() {
         let (text, status) = db.run(&["invalidate", "--tag", "sole"]);
         assert!(status == 4 && text.contains("--yes"), "{text}");
         assert_eq!(db.run(&["invalidate", "--tag", "sole", "--yes"]).1, 0);
+        let (text, status) = db.run(&["invalidate", "--tag-prefix", "so", "--yes"]);
+        assert_eq!(status, 0, "{text}");
+        assert!(text.contains("the tags that begin with \"so\""), "{text}");
         // A single key needs no question.
         assert_eq!(db.run(&["invalidate", "part/a"]).1, 0);
         until("the site learns of it", async || {

@@ -54,12 +54,16 @@ pub(crate) enum Target<'a> {
     Prefix(&'a str),
     /// All resources with this tag.
     Tag(&'a str),
+    /// All resources with a tag that begins with this text.
+    TagPrefix(&'a str),
     /// The resource of this key and its variants, whose versions are not served any more.
     Purged(&'a str),
     /// The resources whose keys begin with this text, whose versions are not served any more.
     PurgedPrefix(&'a str),
     /// The resources with this tag, whose versions are not served any more.
     PurgedTag(&'a str),
+    /// The resources with a tag that begins with this text, whose versions are not served any more.
+    PurgedTagPrefix(&'a str),
     /// All resources, as this revision of the site's code was seen for the first time.
     Revision(&'a str),
 }
@@ -72,7 +76,10 @@ impl<'a> Target<'a> {
     /// A prefix is longer than 180 bytes or has a NUL: a prefix cannot be shortened as other names
     /// are.
     pub(crate) fn name(self) -> Result<String, Error> {
-        if let Self::Prefix(text) | Self::PurgedPrefix(text) = self
+        if let Self::Prefix(text)
+        | Self::PurgedPrefix(text)
+        | Self::TagPrefix(text)
+        | Self::PurgedTagPrefix(text) = self
             && !text.is_empty()
             && bounded(text) != text
         {
@@ -84,9 +91,11 @@ impl<'a> Target<'a> {
             Self::Key(key) => format!("key:{}", bounded(key)),
             Self::Prefix(prefix) => format!("prefix:{prefix}"),
             Self::Tag(tag) => format!("tag:{}", bounded(tag)),
+            Self::TagPrefix(prefix) => format!("tag_prefix:{prefix}"),
             Self::Purged(key) => format!("purged:{}", bounded(key)),
             Self::PurgedPrefix(prefix) => format!("purged_prefix:{prefix}"),
             Self::PurgedTag(tag) => format!("purged_tag:{}", bounded(tag)),
+            Self::PurgedTagPrefix(prefix) => format!("purged_tag_prefix:{prefix}"),
             Self::Revision(revision) => format!("revision:{}", bounded(revision)),
         })
     }
@@ -97,9 +106,11 @@ impl<'a> Target<'a> {
             "key" => Self::Key(text),
             "prefix" => Self::Prefix(text),
             "tag" => Self::Tag(text),
+            "tag_prefix" => Self::TagPrefix(text),
             "purged" => Self::Purged(text),
             "purged_prefix" => Self::PurgedPrefix(text),
             "purged_tag" => Self::PurgedTag(text),
+            "purged_tag_prefix" => Self::PurgedTagPrefix(text),
             "revision" => Self::Revision(text),
             // This name was written by a newer release.
             _ => return None,
@@ -166,6 +177,8 @@ struct NameSet<N> {
     keys: Names<N>,
     prefixes: Names<N>,
     tags: Names<N>,
+    /// The beginnings of tags.
+    tag_prefixes: Names<N>,
     /// All versions from before this number are affected: it is the number of an invalidation of everything,
     /// or of the latest name that was dropped.
     before: N,
@@ -483,10 +496,14 @@ impl<N: Copy + Default + Ord> InvalidatedNames<N> {
         match target {
             Target::Key(key) => stale.add(number, key, |names| &mut names.keys),
             Target::Tag(tag) => stale.add(number, tag, |names| &mut names.tags),
+            Target::TagPrefix(text) => stale.add(number, text, |names| &mut names.tag_prefixes),
             Target::Prefix("") | Target::Revision(_) => stale.invalidate_all_before(number),
             Target::Prefix(text) => stale.add(number, text, |names| &mut names.prefixes),
             Target::Purged(key) => purged.add(number, key, |names| &mut names.keys),
             Target::PurgedTag(tag) => purged.add(number, tag, |names| &mut names.tags),
+            Target::PurgedTagPrefix(text) => {
+                purged.add(number, text, |names| &mut names.tag_prefixes);
+            }
             Target::PurgedPrefix("") => purged.invalidate_all_before(number),
             Target::PurgedPrefix(text) => purged.add(number, text, |names| &mut names.prefixes),
         }
@@ -511,14 +528,19 @@ impl<N: Copy + Default + Ord> NameSet<N> {
         self.latest = self.latest.max(number);
         if number > self.before {
             self.before = number;
-            for names in [&mut self.keys, &mut self.prefixes, &mut self.tags] {
+            for names in [
+                &mut self.keys,
+                &mut self.prefixes,
+                &mut self.tags,
+                &mut self.tag_prefixes,
+            ] {
                 names.drop_older(number);
             }
         }
     }
 
-    fn names(&self) -> [&Names<N>; 3] {
-        [&self.keys, &self.prefixes, &self.tags]
+    fn names(&self) -> [&Names<N>; 4] {
+        [&self.keys, &self.prefixes, &self.tags, &self.tag_prefixes]
     }
 
     /// Drops all names but the latest [`KEPT_NAMES`], if there are more than [`MAX_NAMES`]. Versions that are
@@ -539,8 +561,10 @@ impl<N: Copy + Default + Ord> NameSet<N> {
         if metadata.depends_on_everything {
             return self.latest;
         }
-        let tags = metadata.tags.iter();
-        let tags = tags.filter_map(|tag| self.tags.get(&bounded(tag)));
+        let tags = metadata.tags.iter().filter_map(|tag| {
+            let exactly = self.tags.get(&bounded(tag));
+            exactly.max(self.tag_prefixes.latest_prefix_of(tag))
+        });
         let parts = metadata.parts.iter();
         let parts = parts.map(|part| self.latest_for_key(part, &variants_of(part)));
         let latest = parts.chain(tags).max().unwrap_or_default();
@@ -633,6 +657,27 @@ mod tests {
                 &["a:b\n#%"],
                 Validity::Invalidated,
             ),
+            (
+                Target::TagPrefix("t-"),
+                "/",
+                &["s", "t-1"],
+                Validity::Invalidated,
+            ),
+            (Target::TagPrefix("t-"), "/", &["t-"], Validity::Invalidated),
+            (
+                Target::TagPrefix("t-"),
+                "t-1",
+                &["t", "st-1"],
+                Validity::Valid,
+            ),
+            (Target::TagPrefix(""), "/", &["t"], Validity::Invalidated),
+            (Target::TagPrefix(""), "/", &[], Validity::Valid),
+            (
+                Target::TagPrefix("/l"),
+                "/",
+                &[&long],
+                Validity::Invalidated,
+            ),
             (Target::Purged("/a"), "/a", &[], Validity::Purged),
             (Target::Purged("/a"), "/a#x", &[], Validity::Purged),
             (Target::Purged("/a"), "/b", &[], Validity::Valid),
@@ -641,6 +686,8 @@ mod tests {
             (Target::PurgedPrefix("/a"), "/b/a", &[], Validity::Valid),
             (Target::PurgedTag("t"), "/a", &["s", "t"], Validity::Purged),
             (Target::PurgedTag("t"), "t", &["tt"], Validity::Valid),
+            (Target::PurgedTagPrefix("t"), "/", &["tt"], Validity::Purged),
+            (Target::PurgedTagPrefix("t"), "t", &["s"], Validity::Valid),
             (Target::Revision("x"), "/a", &[], Validity::Invalidated),
         ];
         for (target, key, tags, void) in table {
@@ -669,7 +716,7 @@ mod tests {
         ]);
         assert_eq!(
             all.read(|list| list.invalidated.stale.names().map(Names::len)),
-            [1, 0, 0]
+            [1, 0, 0, 0]
         );
         assert_eq!((all.seen().0, all.latest().0), (5, 5));
         assert_eq!(all.validity_of("/p", &metadata(0, &[])), Validity::Purged);
@@ -753,6 +800,10 @@ mod tests {
         }
         assert_eq!(Target::parse("prefix:/a:b"), Some(Target::Prefix("/a:b")));
         assert!(Target::Prefix(&long).name().is_err());
+        assert!(Target::TagPrefix(&long).name().is_err());
+        assert!(Target::PurgedTagPrefix("a\0").name().is_err());
+        let name = Target::TagPrefix("a:b").name().expect("fits");
+        assert_eq!(Target::parse(&name), Some(Target::TagPrefix("a:b")));
         assert!(Target::Prefix("a\0").name().is_err());
         assert_eq!(Target::Prefix("").name().expect("fits"), "prefix:");
         assert_eq!(Target::parse("*"), None);
@@ -783,9 +834,17 @@ mod tests {
     #[test]
     fn too_many_names_count_as_everything_of_their_list_but_for_the_latest() {
         for (kinds, effect) in [
-            (["key:", "tag:", "prefix:/"], Validity::Invalidated),
             (
-                ["purged:", "purged_tag:", "purged_prefix:/"],
+                ["key:", "tag:", "prefix:/", "tag_prefix:"],
+                Validity::Invalidated,
+            ),
+            (
+                [
+                    "purged:",
+                    "purged_tag:",
+                    "purged_prefix:/",
+                    "purged_tag_prefix:",
+                ],
                 Validity::Purged,
             ),
         ] {

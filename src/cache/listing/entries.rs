@@ -14,6 +14,7 @@ use perennial_store::{Fence, Holder, words};
 pub struct EntryFilter {
     prefix: String,
     tag: Option<String>,
+    tag_prefix: Option<String>,
     state: Option<EntryState>,
     from: Option<String>,
     pub(crate) limit: usize,
@@ -31,6 +32,7 @@ impl EntryFilter {
         Self {
             prefix: String::new(),
             tag: None,
+            tag_prefix: None,
             state: None,
             from: None,
             limit: 100,
@@ -46,6 +48,12 @@ impl EntryFilter {
     /// Sets a tag that the entries have. Default: any.
     pub fn tag(mut self, tag: impl Into<String>) -> Self {
         self.tag = Some(tag.into());
+        self
+    }
+
+    /// Sets the beginning of a tag that the entries have. Default: any.
+    pub fn tag_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.tag_prefix = Some(prefix.into());
         self
     }
 
@@ -76,6 +84,10 @@ impl EntryFilter {
         entry.key.starts_with(&self.prefix)
             && self.state.is_none_or(|state| entry.state == state)
             && self.tag.as_ref().is_none_or(|tag| entry.tags.contains(tag))
+            && self
+                .tag_prefix
+                .as_ref()
+                .is_none_or(|prefix| entry.tags.iter().any(|tag| tag.starts_with(prefix)))
     }
 
     /// Returns the beginning of the stored names that may belong to the filter. A name has no NUL, and a

@@ -408,7 +408,7 @@ impl Telling {
         match self.name.split_once(':') {
             Some(("key" | "purged", key)) => key == name,
             Some(("prefix", prefix)) => name.starts_with(prefix),
-            Some(("tag", _)) => resource.route,
+            Some(("tag" | "tag_prefix", _)) => resource.route,
             Some(("revision", _)) => true,
             _ => false,
         }
