@@ -108,9 +108,10 @@ pub mod locks {
 }
 
 pub mod sql {
-    //! The database of a site, and connections in whose transactions it writes.
+    //! The database of a site, connections in whose transactions it writes, and triggers by which the
+    //! database itself invalidates.
 
-    pub use perennial_store::{Connection, Database};
+    pub use perennial_store::{ColumnType, Connection, Database, Trigger};
 }
 
 #[doc(inline)]

@@ -72,3 +72,4 @@ mod rolled_back;
 mod sqlx_drivers;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod statement_plans;
+mod triggers;

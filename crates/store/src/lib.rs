@@ -48,7 +48,10 @@ pub use error::{Error, ErrorKind};
 pub use fence::{Epoch, Fence, LockLoss};
 pub use locks::{Holder, Lease, LockAttempt, LockInfo, Locks};
 pub use name::{LockKind, LockName};
-pub use sql::{Connection, Database, IntoDatabase};
+pub use sql::{
+    Connection, Database, IntoDatabase,
+    triggers::{ColumnType, Trigger},
+};
 
 #[doc(hidden)]
 pub use self::{

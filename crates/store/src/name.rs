@@ -152,7 +152,7 @@ pub fn visible(text: &str) -> String {
 }
 
 /// The longest name that is stored unchanged, in bytes.
-const PLAIN: usize = 180;
+pub(crate) const PLAIN: usize = 180;
 /// The length of the readable part of a longer name in front of its digest, in bytes. A shorter
 /// part is padded.
 const PREFIX: usize = 128;

@@ -20,6 +20,7 @@ mod sqlx_driver;
 pub mod statements;
 pub mod store;
 mod tables;
+pub mod triggers;
 mod url;
 mod wire;
 

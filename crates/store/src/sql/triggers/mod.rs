@@ -1,0 +1,495 @@
+//! Triggers that write the outbox: pages become stale in the transaction that changes the rows which they show,
+//! whoever changes them.
+//!
+//! `template.rs` reads the templates of tags. `sqlite.rs`, `postgres.rs` and `mysql.rs` write the statements; what
+//! their expressions have in common is here. Nothing here asks a database, and nothing is installed: the
+//! statements are for a migration.
+//!
+//! Invariants: a trigger's name for a row is what `format!` makes of the same template in a handler, byte for
+//! byte; where that cannot be said, the fixed beginning of the template is invalidated in its place, so that
+//! more is invalidated and never less; and no byte of a template or of a row becomes SQL.
+
+mod mysql;
+mod postgres;
+mod sqlite;
+mod template;
+
+use std::collections::BTreeMap;
+
+use sha2::{Digest, Sha256};
+
+use self::template::Template;
+use crate::{
+    driver::Engine,
+    error::Error,
+    name::{PLAIN, hex},
+    sql::schema::check_prefix,
+};
+
+/// The number of names in one statement above which the fixed beginning of a template is invalidated in their
+/// place, on PostgreSQL.
+const DEFAULT_MAX_NAMES: u32 = 1000;
+
+/// The type of a column that stands in the template of a tag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ColumnType {
+    /// An integer, as `{}` of an `i64` or a `u64` shows it.
+    Integer,
+    /// A UUID, in lowercase with hyphens, as `{}` of a `uuid::Uuid` shows it: PostgreSQL's and MariaDB's type, and
+    /// on SQLite and MySQL 16 bytes or such a text.
+    Uuid,
+    /// A text, in UTF-8. One of fixed length (`CHAR(n)`) has its padding on PostgreSQL, as a driver returns it.
+    Text,
+}
+
+/// A trigger on a table of the application's: whoever changes its rows makes pages stale, in the transaction of
+/// the change.
+///
+/// ```
+/// use perennial_store::{ColumnType, Trigger, driver::Engine};
+///
+/// let trigger = Trigger::on("product")
+///     .column("id", ColumnType::Integer)
+///     .column("category_id", ColumnType::Integer)
+///     .tag("product-{id}")
+///     .tag("category-{category_id}")
+///     .list_tag("products")
+///     .columns(["title", "price", "category_id"]);
+/// let migration = trigger.create(Engine::Postgres)?.join(";\n") + ";";
+/// # assert!(migration.contains("CREATE TRIGGER"));
+/// # Ok::<_, perennial_store::Error>(())
+/// ```
+///
+/// The tags are those of `Tags` in a handler, and a page that has one of them becomes stale. For each changed
+/// row a tag is written with its old values and with its new ones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trigger {
+    table: String,
+    schema: Option<String>,
+    types: BTreeMap<String, ColumnType>,
+    tags: Vec<String>,
+    list_tags: Vec<String>,
+    columns: Vec<String>,
+    key: Vec<String>,
+    table_prefix: String,
+    outbox_schema: String,
+    max_names: u32,
+    by_row: bool,
+}
+
+impl Trigger {
+    /// Returns a trigger on this table, without tags.
+    pub fn on(table: impl Into<String>) -> Self {
+        Self {
+            table: table.into(),
+            schema: None,
+            types: BTreeMap::new(),
+            tags: Vec::new(),
+            list_tags: Vec::new(),
+            columns: Vec::new(),
+            key: Vec::new(),
+            table_prefix: "perennial_".to_owned(),
+            outbox_schema: "public".to_owned(),
+            max_names: DEFAULT_MAX_NAMES,
+            by_row: false,
+        }
+    }
+
+    /// Sets the schema of the table, on PostgreSQL. Default: the one that the migration finds it in.
+    #[must_use]
+    pub fn schema(mut self, schema: impl Into<String>) -> Self {
+        self.schema = Some(schema.into());
+        self
+    }
+
+    /// Sets the type of a column that stands in a template.
+    #[must_use]
+    pub fn column(mut self, name: impl Into<String>, column_type: ColumnType) -> Self {
+        self.types.insert(name.into(), column_type);
+        self
+    }
+
+    /// Adds the template of a tag: a text of at least three characters, and then columns in braces, as in
+    /// `product-{id}`. `{{` and `}}` are braces. A row with NULL in one of the columns has no such tag.
+    #[must_use]
+    pub fn tag(mut self, template: impl Into<String>) -> Self {
+        self.tags.push(template.into());
+        self
+    }
+
+    /// Adds the tag of a list of the rows, which becomes stale when rows come or go, and when one of the
+    /// [watched columns](Self::columns) changes.
+    #[must_use]
+    pub fn list_tag(mut self, tag: impl Into<String>) -> Self {
+        self.list_tags.push(tag.into());
+        self
+    }
+
+    /// Sets the columns that are watched: an update counts only if one of these, or of those in the templates,
+    /// changes. Default: any column, on SQLite and MySQL those of [`all_columns`](Self::all_columns).
+    #[must_use]
+    pub fn columns(mut self, columns: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.columns = columns.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Sets the columns of the table's primary key, by which PostgreSQL tells which row was changed into which.
+    /// Default: `id` where it has a [type](Self::column), or else all values of a row together.
+    #[must_use]
+    pub fn key(mut self, columns: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.key = columns.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Sets the first part of the names of Perennial's tables, as `Builder::table_prefix`. Default: `perennial_`.
+    #[must_use]
+    pub fn table_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.table_prefix = prefix.into();
+        self
+    }
+
+    /// Sets the schema of Perennial's tables, on PostgreSQL. Default: `public`.
+    #[must_use]
+    pub fn outbox_schema(mut self, schema: impl Into<String>) -> Self {
+        self.outbox_schema = schema.into();
+        self
+    }
+
+    /// Sets the number of names of one statement above which all tags with the template's fixed beginning are
+    /// invalidated in their place, on PostgreSQL. Default: 1,000.
+    #[must_use]
+    pub fn max_names(mut self, names: u32) -> Self {
+        self.max_names = names;
+        self
+    }
+
+    /// Fires for each row, on PostgreSQL: for a partitioned table, whose partitions may be written to by their
+    /// own names. Default: once for each statement.
+    #[must_use]
+    pub fn for_each_row(mut self) -> Self {
+        self.by_row = true;
+        self
+    }
+
+    /// Returns the statements that make the triggers, for a migration. Each one replaces what a former migration
+    /// made.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`](crate::ErrorKind::Invalid): a name, a template or a type cannot be used; the message says why.
+    pub fn create(&self, engine: Engine) -> Result<Vec<String>, Error> {
+        let plan = self.plan(engine)?;
+        let mut statements = plan.drop_statements();
+        statements.extend(match engine {
+            Engine::Sqlite => sqlite::create(&plan),
+            Engine::Postgres => postgres::create(&plan),
+            Engine::MySql => mysql::create(&plan),
+        });
+        Ok(statements)
+    }
+
+    /// Returns the statements that remove the triggers.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`create`](Self::create).
+    pub fn drop(&self, engine: Engine) -> Result<Vec<String>, Error> {
+        Ok(self.plan(engine)?.drop_statements())
+    }
+
+    fn plan(&self, engine: Engine) -> Result<Plan<'_>, Error> {
+        check_prefix(&self.table_prefix)?;
+        let names = [&self.table, &self.outbox_schema];
+        let names = names.into_iter().chain(&self.schema);
+        let names = names.chain(self.types.keys()).chain(&self.columns);
+        for name in names.chain(&self.key) {
+            check_identifier(name, engine)?;
+        }
+        if self.schema.is_some() && engine != Engine::Postgres {
+            return Err(Error::invalid(
+                "only PostgreSQL has schemas in a trigger: on SQLite and MySQL, a trigger, its table and Perennial's tables are in one database",
+            ));
+        }
+        if self.tags.is_empty() && self.list_tags.is_empty() {
+            return Err(Error::invalid(format!(
+                "the trigger on {:?} invalidates nothing: give it a tag, as in \"product-{{id}}\", or a list tag",
+                self.table
+            )));
+        }
+        let tags = self.tags.iter().map(|tag| Template::parse(tag));
+        let tags = tags.collect::<Result<Vec<_>, _>>()?;
+        for column in tags.iter().flat_map(Template::columns) {
+            if !self.types.contains_key(column) {
+                return Err(Error::invalid(format!(
+                    "the column {column:?} stands in a template, and its type is not known: `Trigger::column`"
+                )));
+            }
+        }
+        for tag in &self.list_tags {
+            template::check_text(tag)?;
+            if tag.is_empty() || tag.len() > PLAIN {
+                return Err(Error::invalid(format!(
+                    "the list tag {tag:?} cannot be used: write 1 to {PLAIN} bytes"
+                )));
+            }
+        }
+        let watched: Vec<_> = self.columns.iter().map(String::as_str).collect();
+        if watched.is_empty() && engine != Engine::Postgres {
+            return Err(Error::invalid(
+                "on SQLite and MySQL a trigger compares the columns that it is told: name them all by `Trigger::columns`, \
+                 or those that the pages show",
+            ));
+        }
+        let key = match &*self.key {
+            [] if self.types.contains_key("id") => vec!["id"],
+            key => key.iter().map(String::as_str).collect(),
+        };
+        Ok(Plan {
+            trigger: self,
+            engine,
+            tags,
+            watched,
+            key,
+        })
+    }
+}
+
+/// A trigger whose names and templates have been checked, for one engine.
+struct Plan<'a> {
+    trigger: &'a Trigger,
+    engine: Engine,
+    tags: Vec<Template<'a>>,
+    /// The columns that are compared; none means the whole row.
+    watched: Vec<&'a str>,
+    key: Vec<&'a str>,
+}
+
+/// What a trigger fires after.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Change {
+    Insert,
+    Update,
+    Delete,
+    /// PostgreSQL's alone.
+    Truncate,
+}
+
+impl Change {
+    const ALL: [Self; 4] = [Self::Insert, Self::Update, Self::Delete, Self::Truncate];
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Insert => "insert",
+            Self::Update => "update",
+            Self::Delete => "delete",
+            Self::Truncate => "truncate",
+        }
+    }
+
+    /// The values of a row that there are.
+    fn rows(self) -> &'static [&'static str] {
+        match self {
+            Self::Insert => &["NEW"],
+            Self::Update => &["OLD", "NEW"],
+            Self::Delete => &["OLD"],
+            Self::Truncate => &[],
+        }
+    }
+}
+
+impl Plan<'_> {
+    /// Returns the name of the trigger after a change, or of the function for it.
+    fn name(&self, change: Change) -> String {
+        let name = format!(
+            "{}{}_{}",
+            self.trigger.table_prefix,
+            self.trigger.table,
+            change.word()
+        );
+        // PostgreSQL takes 63 bytes, MySQL 64 characters.
+        let name = if name.len() <= 63 {
+            name
+        } else {
+            let digest = Sha256::digest(&name);
+            format!(
+                "{}trigger_{}",
+                self.trigger.table_prefix,
+                &hex(&digest)[..12]
+            )
+        };
+        self.quoted(&name)
+    }
+
+    fn quoted(&self, name: &str) -> String {
+        quoted(self.engine, name)
+    }
+
+    /// Returns the table's name.
+    fn table(&self) -> String {
+        let table = self.quoted(&self.trigger.table);
+        match &self.trigger.schema {
+            Some(schema) => format!("{}.{table}", self.quoted(schema)),
+            None => table,
+        }
+    }
+
+    fn outbox(&self) -> String {
+        let outbox = format!("{}outbox", self.trigger.table_prefix);
+        match self.engine {
+            Engine::Postgres => {
+                format!("{}.{outbox}", self.quoted(&self.trigger.outbox_schema))
+            }
+            _ => outbox,
+        }
+    }
+
+    fn column_type(&self, column: &str) -> ColumnType {
+        self.trigger.types[column]
+    }
+
+    /// Returns the expression of the name of a tag for a row: NULL if the row has no such tag, and the
+    /// template's beginning where the tag has no name of its own.
+    fn name_of(&self, template: &Template<'_>, row: &str) -> String {
+        let columns: Vec<_> = template.columns().collect();
+        let value = |column: &str| format!("{row}.{}", self.quoted(column));
+        let nulls: Vec<_> = columns
+            .iter()
+            .map(|column| format!("{} IS NULL", value(column)))
+            .collect();
+        let parts = template.parts.iter().map(|part| match part {
+            template::Part::Text(text) => text_literal(text),
+            template::Part::Column(column) => {
+                self.text_of(&value(column), self.column_type(column))
+            }
+        });
+        let parts: Vec<_> = parts.collect();
+        let tag = self.concatenated(&parts);
+        let fits = columns
+            .iter()
+            .filter_map(|column| self.has_text(&value(column), self.column_type(column)));
+        let fits: Vec<_> = fits.chain([self.is_plain(&tag)]).collect();
+        let exactly = self.concatenated(&[text_literal("tag:"), tag]);
+        let coarse = text_literal(&template.coarse());
+        let when_null = if nulls.is_empty() {
+            String::new()
+        } else {
+            format!("WHEN {} THEN NULL ", nulls.join(" OR "))
+        };
+        format!(
+            "CASE {when_null}WHEN {} THEN {exactly} ELSE {coarse} END",
+            fits.join(" AND ")
+        )
+    }
+
+    fn concatenated(&self, parts: &[String]) -> String {
+        match self.engine {
+            Engine::Sqlite => format!("({})", parts.join(" || ")),
+            // PostgreSQL's `||` would strip the padding of CHAR.
+            _ => format!("concat({})", parts.join(", ")),
+        }
+    }
+
+    /// Returns the text of a value, as a driver returns it.
+    fn text_of(&self, value: &str, column_type: ColumnType) -> String {
+        match self.engine {
+            Engine::Sqlite => sqlite::text_of(value, column_type),
+            Engine::Postgres => value.to_owned(),
+            Engine::MySql => mysql::text_of(value, column_type),
+        }
+    }
+
+    /// Returns the condition under which a value that is not NULL has a text, if there are others.
+    fn has_text(&self, value: &str, column_type: ColumnType) -> Option<String> {
+        match self.engine {
+            Engine::Sqlite => Some(sqlite::has_text(value, column_type)),
+            Engine::Postgres => None,
+            Engine::MySql => mysql::has_text(value, column_type),
+        }
+    }
+
+    /// Returns the condition under which a tag is stored as it is, and not as a digest.
+    fn is_plain(&self, tag: &str) -> String {
+        match self.engine {
+            Engine::Sqlite => {
+                format!("length(CAST({tag} AS BLOB)) <= {PLAIN} AND instr({tag}, char(0)) = 0")
+            }
+            // No text of PostgreSQL's has a NUL.
+            Engine::Postgres => format!("octet_length({tag}) <= {PLAIN}"),
+            Engine::MySql => format!("length({tag}) <= {PLAIN} AND instr({tag}, char(0)) = 0"),
+        }
+    }
+
+    /// Returns the expressions of all names after a change of one row.
+    fn names_after(&self, change: Change) -> Vec<String> {
+        let mut names = Vec::new();
+        for row in change.rows() {
+            names.extend(self.tags.iter().map(|template| self.name_of(template, row)));
+        }
+        names.extend(self.list_names());
+        names
+    }
+
+    /// Returns the names of the lists.
+    fn list_names(&self) -> impl Iterator<Item = String> {
+        let tags = self.trigger.list_tags.iter();
+        tags.map(|tag| text_literal(&format!("tag:{tag}")))
+    }
+
+    /// Returns the columns that are compared: the watched ones, those in templates, and those of the key.
+    fn compared(&self) -> Vec<&str> {
+        let mut columns: Vec<&str> = self.watched.clone();
+        columns.extend(self.tags.iter().flat_map(Template::columns));
+        let mut seen = std::collections::BTreeSet::new();
+        columns.retain(|column| seen.insert(*column));
+        columns
+    }
+
+    fn drop_statements(&self) -> Vec<String> {
+        match self.engine {
+            Engine::Postgres => postgres::drop(self),
+            _ => {
+                let changes = [Change::Insert, Change::Update, Change::Delete];
+                let drop =
+                    changes.map(|change| format!("DROP TRIGGER IF EXISTS {}", self.name(change)));
+                drop.into()
+            }
+        }
+    }
+}
+
+/// Returns a name that SQL reads as one name.
+fn quoted(engine: Engine, name: &str) -> String {
+    match engine {
+        Engine::MySql => format!("`{}`", name.replace('`', "``")),
+        _ => format!("\"{}\"", name.replace('"', "\"\"")),
+    }
+}
+
+/// Returns the literal of a text that [`template::check_text`] has let through.
+fn text_literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+fn check_identifier(name: &str, engine: Engine) -> Result<(), Error> {
+    let longest = match engine {
+        Engine::Sqlite => 1000,
+        Engine::Postgres => 63,
+        Engine::MySql => 64,
+    };
+    let length = match engine {
+        Engine::MySql => name.chars().count(),
+        _ => name.len(),
+    };
+    if name.is_empty()
+        || name.chars().any(char::is_control)
+        || name.contains('$')
+        || length > longest
+    {
+        return Err(Error::invalid(format!(
+            "{name:?} cannot be used as the name of a table, a column or a schema in a trigger: it is empty, too long, or has a \
+             control character or a `$`"
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,196 @@
+//! Triggers on PostgreSQL: one for each change, with a function, for each statement with its transition tables,
+//! or for each row.
+//!
+//! The functions run with the rights of who makes them (`SECURITY DEFINER`) and a fixed `search_path`: a role that
+//! writes the application's tables need not write Perennial's, and can put no table of its own in their place.
+
+use super::{Change, Plan};
+
+pub(super) fn create(plan: &Plan<'_>) -> Vec<String> {
+    Change::ALL
+        .into_iter()
+        .flat_map(|change| [function(plan, change), trigger(plan, change)])
+        .collect()
+}
+
+pub(super) fn drop(plan: &Plan<'_>) -> Vec<String> {
+    let drops = Change::ALL.into_iter().flat_map(|change| {
+        let name = plan.name(change);
+        let table = plan.table();
+        let schema = plan.quoted(&plan.trigger.outbox_schema);
+        [
+            format!("DROP TRIGGER IF EXISTS {name} ON {table}"),
+            format!("DROP FUNCTION IF EXISTS {schema}.{name}()"),
+        ]
+    });
+    drops.collect()
+}
+
+fn function(plan: &Plan<'_>, change: Change) -> String {
+    let body = match change {
+        Change::Truncate => truncated(plan),
+        _ if plan.trigger.by_row => row(plan, change),
+        _ => statement(plan, change),
+    };
+    format!(
+        "CREATE FUNCTION {schema}.{name}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $perennial$
+BEGIN
+{body}
+    RETURN NULL;
+END
+$perennial$",
+        schema = plan.quoted(&plan.trigger.outbox_schema),
+        name = plan.name(change),
+    )
+}
+
+fn trigger(plan: &Plan<'_>, change: Change) -> String {
+    let for_each = match change {
+        Change::Truncate => "FOR EACH STATEMENT",
+        _ if plan.trigger.by_row => "FOR EACH ROW",
+        Change::Insert => "REFERENCING NEW TABLE AS perennial_new FOR EACH STATEMENT",
+        Change::Update => {
+            "REFERENCING OLD TABLE AS perennial_old NEW TABLE AS perennial_new FOR EACH STATEMENT"
+        }
+        Change::Delete => "REFERENCING OLD TABLE AS perennial_old FOR EACH STATEMENT",
+    };
+    format!(
+        "CREATE TRIGGER {name} AFTER {event} ON {table} {for_each} EXECUTE FUNCTION {schema}.{name}()",
+        name = plan.name(change),
+        event = change.word().to_uppercase(),
+        table = plan.table(),
+        schema = plan.quoted(&plan.trigger.outbox_schema),
+    )
+}
+
+/// The statement that writes what a query of names returns. The names are compared by their bytes.
+fn write(plan: &Plan<'_>, names: &str) -> String {
+    format!(
+        "    INSERT INTO {outbox} (id, name) SELECT replace(gen_random_uuid()::text, '-', ''), n.name FROM (
+        SELECT DISTINCT u.name COLLATE \"C\" AS name FROM ({names}) u (name) WHERE u.name IS NOT NULL
+    ) n;",
+        outbox = plan.outbox(),
+    )
+}
+
+/// Everything that a template names, and each list.
+fn truncated(plan: &Plan<'_>) -> String {
+    let coarse = plan
+        .tags
+        .iter()
+        .map(|template| super::text_literal(&template.coarse()));
+    let names: Vec<_> = coarse.chain(plan.list_names()).collect();
+    write(
+        plan,
+        &format!("VALUES ({}::text)", names.join("::text), (")),
+    )
+}
+
+fn row(plan: &Plan<'_>, change: Change) -> String {
+    let names = plan.names_after(change);
+    let write = write(
+        plan,
+        &format!("VALUES ({}::text)", names.join("::text), (")),
+    );
+    match change {
+        Change::Update => format!(
+            "    IF {} IS NOT DISTINCT FROM {} THEN
+        RETURN NULL;
+    END IF;
+{write}",
+            compared(plan, "OLD"),
+            compared(plan, "NEW"),
+        ),
+        _ => write,
+    }
+}
+
+/// The names of the rows that a statement has changed: those that are in one of its two tables and not in the
+/// other. Where a template has too many names, its beginning takes their place.
+fn statement(plan: &Plan<'_>, change: Change) -> String {
+    let mut columns: Vec<_> = plan
+        .tags
+        .iter()
+        .flat_map(|template| template.columns())
+        .collect();
+    columns.sort_unstable();
+    columns.dedup();
+    let columns = columns
+        .iter()
+        .map(|column| format!("r.{}", plan.quoted(column)));
+    let columns: Vec<_> = columns
+        .chain([format!("{} AS perennial_compared", identity(plan, "r"))])
+        .collect();
+    let of = |table: &str| format!("SELECT {} FROM {table} r", columns.join(", "));
+    let changed = match change {
+        Change::Insert => of("perennial_new"),
+        Change::Delete => of("perennial_old"),
+        Change::Update | Change::Truncate => {
+            let only_in = |one: &str, other: &str| {
+                format!(
+                    "SELECT a.* FROM ({}) a WHERE NOT EXISTS (SELECT 1 FROM ({}) b WHERE b.perennial_compared = a.perennial_compared)",
+                    of(one),
+                    of(other),
+                )
+            };
+            [
+                only_in("perennial_old", "perennial_new"),
+                only_in("perennial_new", "perennial_old"),
+            ]
+            .join("\n            UNION ALL ")
+        }
+    };
+    let max = plan.trigger.max_names;
+    let of_template = plan.tags.iter().map(|template| {
+        let name = plan.name_of(template, "d");
+        let coarse = super::text_literal(&template.coarse());
+        // More names than may be, to know whether there are more.
+        format!(
+            "SELECT CASE WHEN count(*) OVER () > {max} THEN {coarse} ELSE t.name END AS name FROM (
+                SELECT DISTINCT {name} COLLATE \"C\" AS name FROM d LIMIT {limit}
+            ) t WHERE t.name IS NOT NULL",
+            limit = u64::from(max) + 2,
+        )
+    });
+    let of_lists = plan
+        .list_names()
+        .map(|name| format!("SELECT {name} AS name WHERE EXISTS (SELECT 1 FROM d)"));
+    let names: Vec<_> = of_template.chain(of_lists).collect();
+    write(
+        plan,
+        &format!(
+            "WITH d AS MATERIALIZED (
+            {changed}
+        ) {}",
+            names.join("\n        UNION ALL ")
+        ),
+    )
+}
+
+/// What is compared of a row, as one text: every type has a text, and not every type has an equality.
+fn compared(plan: &Plan<'_>, row: &str) -> String {
+    if plan.watched.is_empty() {
+        return format!("{row}::text COLLATE \"C\"");
+    }
+    let columns = plan.compared();
+    let columns: Vec<_> = columns
+        .iter()
+        .map(|column| format!("{row}.{}::text", plan.quoted(column)))
+        .collect();
+    format!("ROW({})::text COLLATE \"C\"", columns.join(", "))
+}
+
+/// What is compared of a row among all rows of a statement: with its key, so that two rows which exchange
+/// their values are seen to change. A row without a key is compared whole.
+fn identity(plan: &Plan<'_>, row: &str) -> String {
+    if plan.watched.is_empty() || plan.key.is_empty() {
+        return format!("{row}::text COLLATE \"C\"");
+    }
+    let mut columns = plan.key.clone();
+    columns.extend(plan.compared());
+    let columns: Vec<_> = columns
+        .iter()
+        .map(|column| format!("{row}.{}::text", plan.quoted(column)))
+        .collect();
+    format!("ROW({})::text COLLATE \"C\"", columns.join(", "))
+}
