@@ -1040,3 +1040,82 @@ async fn server_that_insists_on_tls_is_reached() {
         assert_ne!(status, 0, "without TLS: {said}");
     }
 }
+
+/// What is printed is a migration: it runs as it is, and pages follow the rows from then on.
+#[tokio::test]
+async fn printed_triggers_run_as_they_are() {
+    for db in Db::all() {
+        let site = db.site().await;
+        let table = format!("{}product", db.prefix);
+        let mut connection = db.connection().await;
+        let made = format!(
+            "CREATE TABLE {table} (id INTEGER PRIMARY KEY, title VARCHAR(100), price NUMERIC(10, 2), visits INTEGER)"
+        );
+        let mut run = async |sql: &str| {
+            let sql = sqlx::AssertSqlSafe(sql.to_owned());
+            let done = sqlx::raw_sql(sql).execute(&mut connection).await;
+            done.unwrap_or_else(|error| panic!("{error}"))
+                .rows_affected()
+        };
+        run(&made).await;
+        let triggers = |more: &[&str]| {
+            let common = ["triggers", "--table", &*table, "--tag", "product-{id}"];
+            db.run(&[&common[..], more].concat())
+        };
+        let (said, status) = triggers(&["--tag", "price-{price}"]);
+        assert!(status == 1 && said.contains("more than one text"), "{said}");
+        let (said, status) = triggers(&["--columns", "titel"]);
+        assert!(
+            status == 1 && said.contains("no column \"titel\""),
+            "{said}"
+        );
+        let (said, status) = db.run(&["triggers", "--table", "nowhere", "--tag", "product-{id}"]);
+        assert!(status == 1 && said.contains("no table"), "{said}");
+
+        let (migration, status) = triggers(&["--list-tag", "products", "--columns", "title,price"]);
+        assert_eq!(status, 0, "{migration}");
+        run(&migration).await;
+        run(&format!("INSERT INTO {table} VALUES (7, 'a', 10, 0)")).await;
+        // A page that is generated before its invalidation has a number is generated once more.
+        let mut other = db.connection().await;
+        let unnumbered = format!("SELECT count(*) FROM {}outbox", db.prefix);
+        let mut written = async || {
+            let count = sqlx::query_scalar(sqlx::AssertSqlSafe(&*unnumbered));
+            let count: i64 = count.fetch_one(&mut other).await.expect("is counted");
+            count
+        };
+        let since = Instant::now();
+        while written().await > 0 {
+            site.caught_up().await.expect("answers");
+            assert!(since.elapsed() < HANG, "the invalidation is never numbered");
+        }
+        let page = async |price: &'static str| {
+            let policy = Refresh::every(DAY);
+            let own = site.clone();
+            let generate = move || async move {
+                own.tag(["product-7"]);
+                Ok::<_, String>(price)
+            };
+            let content = site.content("part/7", &policy, generate).await;
+            content.expect("is there").text().into_owned()
+        };
+        assert_eq!(page("10").await, "10");
+        run(&format!("UPDATE {table} SET visits = 1")).await;
+        assert_eq!(written().await, 0);
+        assert_eq!(page("not generated").await, "10");
+        run(&format!("UPDATE {table} SET price = 12")).await;
+        until("the page has the new price", async || {
+            site.caught_up().await.expect("answers");
+            page("12").await == "12"
+        })
+        .await;
+
+        let (migration, status) = triggers(&["--columns", "title,price", "--drop"]);
+        assert_eq!(status, 0, "{migration}");
+        run(&migration).await;
+        let before = written().await;
+        run(&format!("UPDATE {table} SET price = 13")).await;
+        assert!(written().await <= before);
+        run(&format!("DROP TABLE {table}")).await;
+    }
+}

@@ -127,7 +127,8 @@ impl Trigger {
     }
 
     /// Sets the columns that are watched: an update counts only if one of these, or of those in the templates,
-    /// changes. Default: any column, on SQLite and MySQL those of [`all_columns`](Self::all_columns).
+    /// changes. Default: any column; on SQLite, MySQL and MariaDB there is none, and `perennial triggers` names all
+    /// columns there.
     #[must_use]
     pub fn columns(mut self, columns: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.columns = columns.into_iter().map(Into::into).collect();
