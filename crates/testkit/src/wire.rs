@@ -87,11 +87,16 @@ impl Wire {
         Self { address, shared }
     }
 
-    /// Returns the URL through this network.
+    /// Returns the URL through this network, which reads the messages and so has them in the clear.
     pub fn url(&self, url: &str) -> String {
         let (user, rest) = url.rsplit_once('@').expect("names a user");
         let (_, database) = rest.split_once('/').expect("names a database");
-        format!("{user}@{}/{database}", self.address)
+        let and = if database.contains('?') { '&' } else { '?' };
+        let clear = match url.split(':').next() {
+            Some("mysql") => "ssl-mode=DISABLED",
+            _ => "sslmode=disable",
+        };
+        format!("{user}@{}/{database}{and}{clear}", self.address)
     }
 
     /// Changes the state, for present connections, too.
