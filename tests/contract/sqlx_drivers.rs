@@ -2,7 +2,9 @@
 
 use perennial::sql::Database;
 use perennial_driver_tests::OfDriver;
-use perennial_testkit::{Db, Folder};
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+use perennial_testkit::Db;
+use perennial_testkit::Folder;
 
 /// The connections of each pool: fewer than callers.
 const CONNECTIONS: u32 = 4;

@@ -44,7 +44,7 @@ fn pool_that_cannot_be_used_is_refused_with_a_reason() {
     let refused = [
         "Postgres>` is no database that Perennial can use",
         "`i32` is no database that Perennial can use",
-        "`&Pool<Sqlite>` is no database that Perennial can use",
+        "Sqlite>` is no database that Perennial can use",
     ];
     for case in refused {
         assert!(
