@@ -277,10 +277,7 @@ async fn insert_id_and_affected_rows_stay_the_applications(db: Db) {
             .await,
         2
     );
-    let returned = match engine(&db) {
-        Engine::MySql => "INSERT INTO product (price) VALUES (4) RETURNING id",
-        _ => "INSERT INTO product (price) VALUES (4) RETURNING id",
-    };
+    let returned = "INSERT INTO product (price) VALUES (4) RETURNING id";
     assert_eq!(db.int(returned).await, Some(4));
     assert_eq!(db.execute("DELETE FROM product WHERE id > 2").await, 2);
     let names = written(&db).await;
@@ -379,6 +376,12 @@ async fn columns_without_an_equality_and_strange_names_are_compared(db: Db) {
         .column("Id of it", ColumnType::Integer)
         .tag("product-{Id of it}");
     install(&db, &trigger).await;
+    // A table of the same name in another schema has functions of its own.
+    db.execute(r#"CREATE TABLE "Product ""x""" ("Id of it" BIGINT PRIMARY KEY)"#)
+        .await;
+    for schema in ["public", "The shop"] {
+        install(&db, &trigger.clone().schema(schema)).await;
+    }
     let table = r#""The shop"."Product ""x""""#;
     db.execute(&format!(
         r#"INSERT INTO {table} VALUES (7, '{{"a": 1}}', '(1,2)', '{{a,b}}', '<a/>')"#

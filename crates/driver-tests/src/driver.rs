@@ -133,9 +133,6 @@ pub async fn value_that_the_database_refuses_is_told_from_a_failure(db: OfDriver
         Engine::Sqlite => {
             "CREATE TRIGGER refuse BEFORE INSERT ON perennial_entry BEGIN SELECT RAISE(ABORT, 'refused'); END"
         }
-        Engine::Postgres => {
-            "ALTER TABLE perennial_entry ADD CONSTRAINT refuse CHECK (status < 100)"
-        }
         _ => "ALTER TABLE perennial_entry ADD CONSTRAINT refuse CHECK (status < 100)",
     };
     db.execute(refuse).await;

@@ -165,7 +165,7 @@ impl Once {
     ///
     /// The database fails, or another transaction has held the name for too long: roll back.
     /// [`Invalid`](crate::ErrorKind::Invalid): the connection is in no transaction (on MySQL: in none
-    /// that sqlx has begun), or the store is not in an SQL database.
+    /// that its driver knows of, as sqlx knows of those by `begin`), or the store is not in an SQL database.
     ///
     /// # Cancel safety
     ///

@@ -79,7 +79,7 @@ pub fn operation(operation: &str, error: DriverError) -> Error {
     if error.to_string().contains(NO_TRANSACTION) || error.message().contains(NO_TRANSACTION) {
         Error::invalid(format!(
             "`{operation}` needs a transaction, and the connection is in none: begin one by `pool.begin()`, pass it, and commit it. \
-             (On MySQL, Perennial sees only a transaction that sqlx has begun.)"
+             (On MySQL, Perennial sees only a transaction that the driver knows of, as sqlx does of those by `begin`.)"
         ))
     } else {
         Error::operation(operation, error)

@@ -302,22 +302,23 @@ impl Change {
 impl Plan<'_> {
     /// Returns the name of the trigger after a change, or of the function for it.
     fn name(&self, change: Change) -> String {
-        let name = format!(
-            "{}{}_{}",
-            self.trigger.table_prefix,
-            self.trigger.table,
-            change.word()
-        );
+        let Trigger {
+            table_prefix,
+            table,
+            schema,
+            ..
+        } = self.trigger;
+        // The functions for tables of several schemas stand in one.
+        let schema = schema
+            .as_ref()
+            .map_or_else(String::new, |schema| format!("{schema}."));
+        let name = format!("{table_prefix}{schema}{table}_{}", change.word());
         // PostgreSQL takes 63 bytes, MySQL 64 characters.
         let name = if name.len() <= 63 {
             name
         } else {
             let digest = Sha256::digest(&name);
-            format!(
-                "{}trigger_{}",
-                self.trigger.table_prefix,
-                &hex(&digest)[..12]
-            )
+            format!("{table_prefix}trigger_{}", &hex(&digest)[..12])
         };
         self.quoted(&name)
     }
@@ -372,13 +373,9 @@ impl Plan<'_> {
         let fits: Vec<_> = fits.chain([self.is_plain(&tag)]).collect();
         let exactly = self.concatenated(&[text_literal("tag:"), tag]);
         let coarse = text_literal(&template.coarse());
-        let when_null = if nulls.is_empty() {
-            String::new()
-        } else {
-            format!("WHEN {} THEN NULL ", nulls.join(" OR "))
-        };
         format!(
-            "CASE {when_null}WHEN {} THEN {exactly} ELSE {coarse} END",
+            "CASE WHEN {} THEN NULL WHEN {} THEN {exactly} ELSE {coarse} END",
+            nulls.join(" OR "),
             fits.join(" AND ")
         )
     }
@@ -437,7 +434,7 @@ impl Plan<'_> {
         tags.map(|tag| text_literal(&format!("tag:{tag}")))
     }
 
-    /// Returns the columns that are compared: the watched ones, those in templates, and those of the key.
+    /// Returns the columns that are compared: the watched ones, and those in templates.
     fn compared(&self) -> Vec<&str> {
         let mut columns: Vec<&str> = self.watched.clone();
         columns.extend(self.tags.iter().flat_map(Template::columns));
