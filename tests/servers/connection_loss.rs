@@ -9,14 +9,14 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use perennial::{Perennial, Refresh, sql::Database};
+use perennial::{Perennial, Refresh};
 use rustix::process::Signal;
 use tokio::{sync::mpsc, task::JoinHandle, time::Instant};
 
 use perennial_testkit::{
     Crowd, Db, HANG, Origin, get,
     hooked::{Hook, Hooked, When},
-    on_each_server, serve,
+    on_each_server, open, serve,
     server::{Kind, Server},
     until,
     wire::{State, Wire},
@@ -87,7 +87,7 @@ struct Site {
 
 impl Site {
     async fn open(origin: Origin, url: &str, policy: Refresh) -> Self {
-        let database = Database::open(url).await.expect("opens");
+        let database = open(url).await.expect("opens");
         let store = database.store("perennial_").await.expect("prepares");
         let stops = Stops::default();
         let hook = stopping(&stops);

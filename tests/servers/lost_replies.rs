@@ -231,6 +231,12 @@ mod network {
 
         match url.split(':').next().unwrap_or_default() {
             #[cfg(feature = "postgres")]
+            "postgres" if perennial_testkit::by_deadpool(url) => {
+                let pool = perennial_testkit::deadpool_of(url, 1);
+                let database = perennial_testkit::Deadpool::new(pool.clone()).into();
+                (database, Box::new(move || pool.status().available == 1))
+            }
+            #[cfg(feature = "postgres")]
             "postgres" => {
                 let pool = PoolOptions::<sqlx::Postgres>::new().max_connections(1);
                 let pool = pool.test_before_acquire(false).connect(url).await;

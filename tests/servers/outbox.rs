@@ -277,7 +277,7 @@ mod servers {
 
     use super::*;
     use perennial_testkit::{
-        HANG,
+        HANG, open_site,
         wire::{State, Wire},
     };
 
@@ -295,7 +295,9 @@ mod servers {
         for after in 0..6 {
             let run = a.run("/a").await.max(b.run("/a").await);
             let wire = Wire::before(db.url()).await;
-            let site = patient().open(&wire.url(db.url())).await.expect("opens");
+            let site = open_site(patient(), &wire.url(db.url()))
+                .await
+                .expect("opens");
             let pending = with_pool!(db, pool => {
                 let mut transaction = pool.begin().await.expect("begins");
                 let pending = site.purge_in(&mut transaction, ["list"]).await;

@@ -2,7 +2,7 @@
 
 use axum::{Router, routing::post};
 use perennial::Perennial;
-use perennial_testkit::{Db, on_each_database, patient, request};
+use perennial_testkit::{Db, on_each_database, open_site, patient, request};
 
 on_each_database! {
     cookies_tell_the_sites_of_one_host_apart
@@ -18,7 +18,7 @@ async fn cookies_tell_the_sites_of_one_host_apart(db: Db) {
         let (name, _) = cookie.split_once('=').expect("a value");
         name.split('-').nth(2).expect("a number").to_owned()
     };
-    let other = patient().table_prefix("other_").open(db.url()).await;
+    let other = open_site(patient().table_prefix("other_"), db.url()).await;
     let [one, again] = [
         site_of(db.site().await).await,
         site_of(db.site().await).await,

@@ -234,7 +234,7 @@ mod servers {
     use tokio::time::Instant;
 
     use super::*;
-    use perennial_testkit::patient;
+    use perennial_testkit::{open_site, patient};
 
     on_each_server! {
         open_transaction_delays_no_other_invalidation_and_no_regeneration
@@ -267,7 +267,7 @@ mod servers {
         let origin = Origin::default();
         let [a, b] = pair(&db, &origin, &["/a"], |layer| layer.tag("list").tag("open")).await;
         let mut run = a.run("/a").await;
-        let site = patient().open(db.url()).await.expect("opens");
+        let site = open_site(patient(), db.url()).await.expect("opens");
         with_pool!(db, pool => {
             let mut transaction = pool.begin().await.expect("begins");
             let pending = site.invalidate_in(&mut transaction, ["open"]).await.expect("is written");

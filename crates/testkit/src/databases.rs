@@ -1,9 +1,12 @@
 //! Databases for tests: an SQLite file, or a database on a server, created for one test and removed
 //! with it.
+//!
+//! Sites and stores reach PostgreSQL by the driver that `PERENNIAL_TEST_DRIVER` names: `deadpool`, or sqlx without it.
+//! The processes that a test starts inherit it. What a test says itself, it says by sqlx.
 
 use std::{sync::Arc, time::Duration};
 
-use perennial::{Perennial, sql::Database};
+use perennial::{Builder, Perennial, sql::Database};
 use perennial_driver_tests::{TestDatabase, shift_rows};
 use perennial_store::Backend;
 use sqlx::{
@@ -183,7 +186,7 @@ impl Db {
             None => {
                 let begun = tokio::time::Instant::now();
                 loop {
-                    match patient().open(&self.url).await {
+                    match open_site(patient(), &self.url).await {
                         Ok(site) => return site,
                         Err(error) if is_slow(&error) && begun.elapsed() < HANG => {}
                         Err(error) => panic!("{error:?}"),
@@ -215,7 +218,7 @@ impl Db {
         }
         let begun = tokio::time::Instant::now();
         loop {
-            match Database::open(&self.url).await {
+            match open(&self.url).await {
                 Ok(database) => return database.statement_timeout(HANG / 2),
                 Err(error) if is_slow(&error) && begun.elapsed() < HANG => {}
                 Err(error) => panic!("{error:?}"),
@@ -439,9 +442,51 @@ pub fn four_digits() -> String {
     format!("({digits}) a CROSS JOIN ({digits}) b CROSS JOIN ({digits}) c CROSS JOIN ({digits}) d")
 }
 
+/// Opens a site by the driver under test, as [`Builder::open`](perennial::Builder::open) does by sqlx.
+pub async fn open_site(builder: Builder, url: &str) -> Result<Perennial, perennial::Error> {
+    match by_deadpool(url) {
+        true => builder.with_pool(pool_of(url, CONNECTIONS).await).await,
+        false => builder.open(url).await,
+    }
+}
+
+/// Opens a database by the driver under test, as [`Database::open`] does by sqlx.
+pub async fn open(url: &str) -> Result<Database, perennial::Error> {
+    match by_deadpool(url) {
+        true => Ok(pool_of(url, CONNECTIONS).await),
+        false => Database::open(url).await,
+    }
+}
+
+/// Of a pool of the driver under test.
+const CONNECTIONS: u32 = 10;
+
+/// Returns true if the driver under test is deadpool, and not sqlx.
+pub fn by_deadpool(url: &str) -> bool {
+    let driver = std::env::var("PERENNIAL_TEST_DRIVER");
+    match driver.as_deref() {
+        Ok("deadpool") => url.starts_with("postgres"),
+        Ok(other) => panic!("PERENNIAL_TEST_DRIVER is {other}, and there is `deadpool` alone"),
+        Err(_) => false,
+    }
+}
+
+/// A pool of deadpool's.
+#[cfg(feature = "postgres")]
+pub fn deadpool_of(url: &str, connections: u32) -> deadpool_postgres::Pool {
+    let config: tokio_postgres::Config = url.parse().expect("a URL");
+    let manager = deadpool_postgres::Manager::new(config, tokio_postgres::NoTls);
+    let pool = deadpool_postgres::Pool::builder(manager).max_size(connections as usize);
+    pool.build().expect("no timeouts")
+}
+
 /// A pool such as an application has.
 pub async fn pool_of(url: &str, connections: u32) -> Database {
     let database: Database = match url.split(':').next().unwrap_or_default() {
+        #[cfg(feature = "postgres")]
+        "postgres" if by_deadpool(url) => {
+            perennial_tokio_postgres::Deadpool::new(deadpool_of(url, connections)).into()
+        }
         #[cfg(feature = "postgres")]
         "postgres" => {
             let pool = PoolOptions::<sqlx::Postgres>::new().max_connections(connections);
@@ -498,7 +543,10 @@ mod servers {
     fn with_database(url: &str, name: &str) -> String {
         let (base, query) = url.split_once('?').unwrap_or((url, ""));
         let (server, _) = base.rsplit_once('/').expect("names a database");
-        format!("{server}/{name}?{query}")
+        match query {
+            "" => format!("{server}/{name}"),
+            query => format!("{server}/{name}?{query}"),
+        }
     }
 
     impl Db {

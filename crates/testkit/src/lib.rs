@@ -42,9 +42,13 @@ pub mod wire;
 
 pub use contender::Contender;
 #[cfg(feature = "sqlite")]
-pub use databases::{Db, all_of, four_digits, pool_of};
+pub use databases::{Db, all_of, four_digits, open, open_site, pool_of};
+#[cfg(feature = "postgres")]
+pub use databases::{by_deadpool, deadpool_of};
 pub use origin::{Origin, nowhere, serve, serve_origin};
 pub use perennial_driver_tests::{HANG, store, store::page};
+#[cfg(feature = "postgres")]
+pub use perennial_tokio_postgres::Deadpool;
 pub use site::{Folder, every, is_database, patient, taken};
 #[doc(hidden)]
 pub use sqlx;

@@ -163,8 +163,11 @@ impl Shared {
     async fn requests(&self, mut client: OwnedReadHalf, mut server: OwnedWriteHalf, number: usize) {
         let mut chunk = vec![0; 64 << 10];
         while let Ok(read @ 1..) = client.read(&mut chunk).await {
-            // PostgreSQL's Sync, MySQL's COM_PING.
-            let sign_of_life = matches!(&chunk[..read], [b'S', 0, 0, 0, 4] | [1, 0, 0, 0, 0x0e]);
+            // PostgreSQL's Sync and a Query without text, MySQL's COM_PING.
+            let sign_of_life = matches!(
+                &chunk[..read],
+                [b'S', 0, 0, 0, 4] | [b'Q', 0, 0, 0, 5, 0] | [1, 0, 0, 0, 0x0e]
+            );
             if !sign_of_life {
                 self.asked.fetch_add(1, SeqCst);
             }

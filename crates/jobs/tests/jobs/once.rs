@@ -10,7 +10,9 @@ use perennial::{
 use perennial_jobs::{Once, OnceOutcome};
 use tokio::task::JoinSet;
 
-use perennial_testkit::{Db, HANG, is_database, on_each_database, patient, until, with_pool};
+use perennial_testkit::{
+    Db, HANG, is_database, on_each_database, open_site, patient, until, with_pool,
+};
 
 on_each_database! {
     a_mark_is_committed_or_rolled_back_with_its_transaction
@@ -28,7 +30,7 @@ async fn sites(db: &Db) -> [Perennial; 2] {
     // On servers a mark waits for another transaction's mark, for half of the statement timeout.
     let open = async || {
         let builder = patient().statement_timeout(HANG);
-        builder.open(db.url()).await.expect("opens")
+        open_site(builder, db.url()).await.expect("opens")
     };
     [open().await, open().await]
 }
@@ -209,7 +211,7 @@ async fn a_transaction_that_waits_for_another_one_is_told_in_time_and_leaves_the
 ) {
     let limit = Duration::from_secs(4);
     let site = Perennial::builder().statement_timeout(limit);
-    let site = site.open(db.url()).await.expect("opens");
+    let site = open_site(site, db.url()).await.expect("opens");
     db.execute("CREATE TABLE own (id BIGINT PRIMARY KEY)").await;
     let settings = match db.url().split(':').next() {
         Some("postgres") => Some("SELECT current_setting('lock_timeout')"),
