@@ -111,7 +111,7 @@ pub mod sql {
     //! The database of a site, connections in whose transactions it writes, and triggers by which the
     //! database itself invalidates.
 
-    pub use perennial_store::{ColumnType, Connection, Database, Trigger};
+    pub use perennial_store::{ColumnType, Connection, Database, Trigger, TriggerFault};
 }
 
 #[doc(inline)]

@@ -61,6 +61,7 @@ async fn environment_with_capacity(
         retention: Duration::from_hours(24),
         revision: None,
         explain_token: None,
+        follows_triggers: false,
         mode: Mode::On,
     };
     Environment::new(store, Observer::default(), settings)

@@ -39,6 +39,8 @@ pub(crate) struct Settings {
     pub(crate) revision: Option<String>,
     /// The SHA-256 of the token of [`Builder::explain_token`](crate::Builder::explain_token).
     pub(crate) explain_token: Option<[u8; 32]>,
+    /// The site knows of triggers in its database: a request that changes something may have made them write.
+    pub(crate) follows_triggers: bool,
     pub(crate) mode: Mode,
 }
 

@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use perennial_store::{
-    Backend, Database, Error, IntoDatabase, Store, StoreEvent,
+    Backend, Database, Error, IntoDatabase, Store, StoreEvent, Trigger,
     name::TABLE_PREFIX,
     sql::{Connect, Tables},
 };
@@ -33,6 +33,7 @@ pub struct Builder {
     database_patience: Duration,
     connect: Connect,
     listen: bool,
+    triggers: Vec<Trigger>,
 }
 
 impl Builder {
@@ -51,6 +52,7 @@ impl Builder {
                 retention: DEFAULT_RETENTION,
                 revision: None,
                 explain_token: None,
+                follows_triggers: false,
                 mode: Mode::On,
             },
             mode: None,
@@ -60,6 +62,7 @@ impl Builder {
             database_patience: DATABASE_PATIENCE,
             connect: Connect::Now,
             listen: false,
+            triggers: Vec::new(),
         }
     }
 
@@ -198,6 +201,21 @@ impl Builder {
         self
     }
 
+    /// Says that the database has this trigger, made by a migration. Default: none.
+    ///
+    /// - `open` compares it with the database's, and logs a warning where it is missing or differs
+    ///   ([`Perennial::check_triggers`]); a site that [connects later](Self::connect_lazily) does not.
+    /// - Behind [`Perennial::invalidate_on_success`] and its like, the answer to a successful change waits
+    ///   until this process knows what the triggers have written, and with
+    ///   [`read_own_writes`](crate::layer::InvalidateLayer::read_own_writes) its author is shown the change
+    ///   by each process. Without this, that is so for the names that the layer or the response has, and what
+    ///   the triggers have written is known within a second.
+    pub fn trigger(mut self, trigger: Trigger) -> Self {
+        self.triggers.push(trigger);
+        self.settings.follows_triggers = true;
+        self
+    }
+
     /// Does as [`RefreshLayer::ignore_extension`](crate::layer::RefreshLayer::ignore_extension) for
     /// each layer of the site.
     pub fn ignore_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
@@ -246,6 +264,7 @@ impl Builder {
         let store = store.store_when(tables.clone(), this.connect).await?;
         let prefix = this.table_prefix.clone();
         let listens = this.listen;
+        let connect = this.connect;
         let mut site = this.site(store, limit, database.kind(), Some(tables));
         site.database = Some(database.clone());
         if listens {
@@ -256,6 +275,18 @@ impl Builder {
                 }
             };
             site.cache.listen(database.listen(&prefix, on_notify)?);
+        }
+        if connect == Connect::Now && !site.triggers.is_empty() {
+            match site.check_triggers().await {
+                Ok(faults) => {
+                    for fault in faults {
+                        tracing::warn!(target: "perennial", "{fault}");
+                    }
+                }
+                Err(error) => tracing::warn!(
+                    target: "perennial", error = format!("{error:#}"), "the triggers could not be checked"
+                ),
+            }
         }
         Ok(site)
     }
@@ -365,6 +396,7 @@ impl Builder {
             known: Arc::new(self.known),
             dropped: Arc::new(self.dropped),
             database: None,
+            triggers: self.triggers.into(),
         }
     }
 }

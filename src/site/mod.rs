@@ -10,7 +10,7 @@ use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 use http::Response;
-use perennial_store::{Database, Error, IntoDatabase, Locks};
+use perennial_store::{Database, Error, IntoDatabase, Locks, Trigger, TriggerFault};
 
 use crate::{
     cache::{Cache, Target},
@@ -37,6 +37,7 @@ pub struct Perennial {
     known: Arc<KnownTypes>,
     dropped: Arc<DroppedTypes>,
     database: Option<Database>,
+    triggers: Arc<[Trigger]>,
 }
 
 impl RefreshLayer {
@@ -218,8 +219,8 @@ impl Perennial {
             .await
     }
 
-    /// Waits until this process knows all invalidations that any process has stored or committed.
-    /// Costs one statement.
+    /// Waits until this process knows all invalidations that any process has stored or committed, also those
+    /// that triggers of the database have written. Costs one statement.
     ///
     /// # Errors
     ///
@@ -242,6 +243,21 @@ impl Perennial {
         let database = self.database.clone();
         database
             .ok_or_else(|| Error::invalid("the site is open in memory, and has no SQL database"))
+    }
+
+    /// Compares the triggers of [`Builder::trigger`] with those in the database; see [`Trigger::check`]. For a
+    /// health check, or a test of the migrations.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Trigger::check`] and of [`database`](Self::database).
+    pub async fn check_triggers(&self) -> Result<Vec<TriggerFault>, Error> {
+        let database = self.database()?;
+        let mut faults = Vec::new();
+        for trigger in &*self.triggers {
+            faults.extend(trigger.check(&database).await?);
+        }
+        Ok(faults)
     }
 
     /// Returns the [events](crate::event) of this site in this process, from now on.

@@ -21,4 +21,5 @@ mod sqlite_files;
 mod sqlite_outages;
 mod sync;
 mod transactions;
+mod triggers;
 mod typed_values;

@@ -50,7 +50,7 @@ pub use locks::{Holder, Lease, LockAttempt, LockInfo, Locks};
 pub use name::{LockKind, LockName};
 pub use sql::{
     Connection, Database, IntoDatabase,
-    triggers::{ColumnType, Trigger},
+    triggers::{ColumnType, Trigger, TriggerFault},
 };
 
 #[doc(hidden)]

@@ -8,6 +8,7 @@
 use std::collections::{HashMap, HashSet};
 
 use perennial_store::{Discard, Epoch, Error, Number, Numbered};
+use tokio::sync::MutexGuard;
 
 use crate::{
     cache::environment::Environment,
@@ -48,9 +49,18 @@ impl Outbox {
 
     /// Numbers the rows that the latest sync has read, unless this process is numbering rows already.
     pub(super) async fn number_seen(&self) -> Result<(), Error> {
-        let Ok(_numbering) = self.numbering.try_lock() else {
+        let Ok(numbering) = self.numbering.try_lock() else {
             return Ok(());
         };
+        self.number_under(numbering).await
+    }
+
+    /// Numbers the rows that the latest sync has read, after this process's other numbering.
+    pub(super) async fn number_all_seen(&self) -> Result<(), Error> {
+        self.number_under(self.numbering.lock().await).await
+    }
+
+    async fn number_under(&self, _numbering: MutexGuard<'_, ()>) -> Result<(), Error> {
         let mut ids = self.to_number();
         // Processes begin at random rows, so that two of them rarely number the same ones.
         let first = (random_unit() * ids.len() as f64) as usize;

@@ -252,6 +252,32 @@ impl InvalidationSync {
         numbered.map(drop)
     }
 
+    /// Called after a request that may have made triggers of the database write into the outbox. When it returns,
+    /// this process honours what they have written, unless the database takes longer than a sync may. For an
+    /// author who is told, the rows are numbered, too, and the result is the epoch to show the author, or `None`
+    /// if nothing was invalidated since `before`.
+    pub(crate) async fn apply_triggered(
+        self: &Arc<Self>,
+        before: Epoch,
+        for_author: bool,
+    ) -> Option<Epoch> {
+        let Environment { store, list, .. } = &self.environment;
+        let apply = async {
+            self.wait_until_current().await?;
+            let seen = list.unnumbered();
+            if for_author {
+                self.outbox.number_all_seen().await?;
+            }
+            let left = list.unnumbered();
+            Ok::<_, Error>(left.iter().all(|id| !seen.contains(id)))
+        };
+        let limit = SYNC_INTERVAL + store.patience();
+        match tokio::time::timeout(limit, apply).await {
+            Ok(Ok(true)) => Some(list.latest()).filter(|latest| *latest > before),
+            _ => Some(UNKNOWN_EPOCH),
+        }
+    }
+
     /// Returns the running sync, or a new one, and the time at which the request stops waiting for it. `None`
     /// means that the request does not wait.
     fn on_request(self: &Arc<Self>, now: Tick) -> Option<(Attempt, Tick)> {

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use http::{Method, Response};
+use perennial_store::Epoch;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::{
@@ -35,6 +36,8 @@ pub(super) fn names(tags: &[String]) -> Vec<String> {
 pub(in crate::layer) struct Change {
     cache: Arc<Cache>,
     names: Vec<String>,
+    /// The latest epoch that this process knew before the request.
+    before: Epoch,
     /// While this is there, a shutdown waits. `None` means that the change is settled.
     token: Option<TaskTrackerToken>,
 }
@@ -42,6 +45,7 @@ pub(in crate::layer) struct Change {
 impl Change {
     pub(in crate::layer) fn of(cache: &Arc<Cache>, names: Vec<String>) -> Self {
         Self {
+            before: cache.latest_epoch(),
             token: Some(cache.task_token()),
             cache: Arc::clone(cache),
             names,
@@ -68,10 +72,16 @@ impl Change {
                 }
                 _ => None,
             };
-            if let Some(epoch) = epoch
-                .max(written_epoch)
-                .filter(|_| self.cache.reads_own_writes())
-            {
+            let shows_author = self.cache.reads_own_writes();
+            let triggered = match self.cache.settings().follows_triggers {
+                true => {
+                    let sync = self.cache.sync();
+                    sync.apply_triggered(self.before, shows_author).await
+                }
+                false => None,
+            };
+            let epoch = epoch.max(written_epoch).max(triggered);
+            if let Some(epoch) = epoch.filter(|_| shows_author) {
                 own_writes::set_cookie(answer.headers_mut(), Issuer::of(&self.cache), epoch);
             }
         }

@@ -2,13 +2,14 @@
 //! whoever changes them.
 //!
 //! `template.rs` reads the templates of tags. `sqlite.rs`, `postgres.rs` and `mysql.rs` write the statements; what
-//! their expressions have in common is here. Nothing here asks a database, and nothing is installed: the
-//! statements are for a migration.
+//! their expressions have in common is here. Nothing is installed: the statements are for a migration. `check.rs`
+//! alone asks a database, whether it has them.
 //!
 //! Invariants: a trigger's name for a row is what `format!` makes of the same template in a handler, byte for
 //! byte; where that cannot be said, the fixed beginning of the template is invalidated in its place, so that
 //! more is invalidated and never less; and no byte of a template or of a row becomes SQL.
 
+mod check;
 mod mysql;
 mod postgres;
 mod sqlite;
@@ -25,6 +26,7 @@ use crate::{
     name::{PLAIN, hex},
     sql::schema::check_prefix,
 };
+pub use check::TriggerFault;
 
 /// The number of names in one statement above which the fixed beginning of a template is invalidated in their
 /// place, on PostgreSQL.
@@ -182,11 +184,13 @@ impl Trigger {
     pub fn create(&self, engine: Engine) -> Result<Vec<String>, Error> {
         let plan = self.plan(engine)?;
         let mut statements = plan.drop_statements();
-        statements.extend(match engine {
-            Engine::Sqlite => sqlite::create(&plan),
-            Engine::Postgres => postgres::create(&plan),
-            Engine::MySql => mysql::create(&plan),
-        });
+        for change in plan.changes() {
+            match engine {
+                Engine::Sqlite => statements.push(sqlite::trigger(&plan, *change)),
+                Engine::Postgres => statements.extend(postgres::create(&plan, *change)),
+                Engine::MySql => statements.push(mysql::trigger(&plan, *change)),
+            }
+        }
         Ok(statements)
     }
 
@@ -300,8 +304,20 @@ impl Change {
 }
 
 impl Plan<'_> {
-    /// Returns the name of the trigger after a change, or of the function for it.
+    /// Returns the changes that this engine has triggers for.
+    fn changes(&self) -> &'static [Change] {
+        match self.engine {
+            Engine::Postgres => &Change::ALL,
+            _ => &[Change::Insert, Change::Update, Change::Delete],
+        }
+    }
+
+    /// Returns the name of the trigger after a change, or of the function for it, as SQL reads it.
     fn name(&self, change: Change) -> String {
+        self.quoted(&self.plain_name(change))
+    }
+
+    fn plain_name(&self, change: Change) -> String {
         let Trigger {
             table_prefix,
             table,
@@ -314,13 +330,11 @@ impl Plan<'_> {
             .map_or_else(String::new, |schema| format!("{schema}."));
         let name = format!("{table_prefix}{schema}{table}_{}", change.word());
         // PostgreSQL takes 63 bytes, MySQL 64 characters.
-        let name = if name.len() <= 63 {
-            name
-        } else {
-            let digest = Sha256::digest(&name);
-            format!("{table_prefix}trigger_{}", &hex(&digest)[..12])
-        };
-        self.quoted(&name)
+        if name.len() <= 63 {
+            return name;
+        }
+        let digest = Sha256::digest(&name);
+        format!("{table_prefix}trigger_{}", &hex(&digest)[..12])
     }
 
     fn quoted(&self, name: &str) -> String {
@@ -447,10 +461,9 @@ impl Plan<'_> {
         match self.engine {
             Engine::Postgres => postgres::drop(self),
             _ => {
-                let changes = [Change::Insert, Change::Update, Change::Delete];
                 let drop =
-                    changes.map(|change| format!("DROP TRIGGER IF EXISTS {}", self.name(change)));
-                drop.into()
+                    |change: &Change| format!("DROP TRIGGER IF EXISTS {}", self.name(*change));
+                self.changes().iter().map(drop).collect()
             }
         }
     }

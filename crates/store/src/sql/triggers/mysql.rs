@@ -3,12 +3,19 @@
 
 use super::{Change, ColumnType, Plan};
 
-pub(super) fn create(plan: &Plan<'_>) -> Vec<String> {
-    let changes = [Change::Insert, Change::Update, Change::Delete];
-    changes.map(|change| trigger(plan, change)).into()
+pub(super) fn trigger(plan: &Plan<'_>, change: Change) -> String {
+    format!(
+        "CREATE TRIGGER {name} AFTER {event} ON {table} FOR EACH ROW
+    {body}",
+        name = plan.name(change),
+        event = change.word().to_uppercase(),
+        table = plan.table(),
+        body = body(plan, change),
+    )
 }
 
-fn trigger(plan: &Plan<'_>, change: Change) -> String {
+/// Returns the statement of the trigger.
+pub(super) fn body(plan: &Plan<'_>, change: Change) -> String {
     let and_changed = match change {
         Change::Update => {
             // By its bytes: the collation of a column may take two of its texts for equal.
@@ -28,13 +35,9 @@ fn trigger(plan: &Plan<'_>, change: Change) -> String {
         .map(|name| format!("SELECT CAST({name} AS BINARY) AS name"))
         .collect();
     format!(
-        "CREATE TRIGGER {name} AFTER {event} ON {table} FOR EACH ROW
-    INSERT INTO {outbox} (id, name) SELECT REPLACE(UUID(), '-', ''), n.name FROM (
+        "INSERT INTO {outbox} (id, name) SELECT REPLACE(UUID(), '-', ''), n.name FROM (
         {names}
     ) n WHERE n.name IS NOT NULL{and_changed}",
-        name = plan.name(change),
-        event = change.word().to_uppercase(),
-        table = plan.table(),
         outbox = plan.outbox(),
         names = names.join("\n        UNION "),
     )

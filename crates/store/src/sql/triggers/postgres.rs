@@ -6,11 +6,8 @@
 
 use super::{Change, Plan};
 
-pub(super) fn create(plan: &Plan<'_>) -> Vec<String> {
-    Change::ALL
-        .into_iter()
-        .flat_map(|change| [function(plan, change), trigger(plan, change)])
-        .collect()
+pub(super) fn create(plan: &Plan<'_>, change: Change) -> [String; 2] {
+    [function(plan, change), trigger(plan, change)]
 }
 
 pub(super) fn drop(plan: &Plan<'_>) -> Vec<String> {
@@ -27,21 +24,24 @@ pub(super) fn drop(plan: &Plan<'_>) -> Vec<String> {
 }
 
 fn function(plan: &Plan<'_>, change: Change) -> String {
-    let body = match change {
+    format!(
+        "CREATE FUNCTION {schema}.{name}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $perennial$
+{body}
+$perennial$",
+        schema = plan.quoted(&plan.trigger.outbox_schema),
+        name = plan.name(change),
+        body = body(plan, change),
+    )
+}
+
+/// Returns the text of the function.
+pub(super) fn body(plan: &Plan<'_>, change: Change) -> String {
+    let writes = match change {
         Change::Truncate => truncated(plan),
         _ if plan.trigger.by_row => row(plan, change),
         _ => statement(plan, change),
     };
-    format!(
-        "CREATE FUNCTION {schema}.{name}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $perennial$
-BEGIN
-{body}
-    RETURN NULL;
-END
-$perennial$",
-        schema = plan.quoted(&plan.trigger.outbox_schema),
-        name = plan.name(change),
-    )
+    format!("BEGIN\n{writes}\n    RETURN NULL;\nEND")
 }
 
 fn trigger(plan: &Plan<'_>, change: Change) -> String {

@@ -2,12 +2,7 @@
 
 use super::{Change, ColumnType, Plan};
 
-pub(super) fn create(plan: &Plan<'_>) -> Vec<String> {
-    let changes = [Change::Insert, Change::Update, Change::Delete];
-    changes.map(|change| trigger(plan, change)).into()
-}
-
-fn trigger(plan: &Plan<'_>, change: Change) -> String {
+pub(super) fn trigger(plan: &Plan<'_>, change: Change) -> String {
     let when = match change {
         Change::Update => {
             // By its bytes: the collation of a column may take two of its texts for equal.

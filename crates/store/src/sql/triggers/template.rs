@@ -75,7 +75,7 @@ impl<'a> Template<'a> {
         })
     }
 
-    fn beginning(&self) -> &str {
+    pub(super) fn beginning(&self) -> &str {
         match self.parts.first() {
             Some(Part::Text(text)) => text,
             _ => "",

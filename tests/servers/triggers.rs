@@ -1,0 +1,223 @@
+//! Pages follow the rows of tables, whoever changes these, by triggers of the database.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{
+    Router,
+    extract::{Path, State},
+    response::IntoResponse,
+    routing::{get, post},
+};
+use perennial::{
+    Builder, Perennial, Refresh, Tags,
+    driver::Engine,
+    sql::{ColumnType, Trigger, TriggerFault},
+};
+use perennial_testkit::{Db, every, on_each_database, patient, request, rounds, serve};
+use tokio::task::JoinSet;
+
+on_each_database! {
+    author_is_shown_a_change_by_each_process_though_nobody_names_it
+    code_waits_for_what_triggers_have_written
+    triggers_that_are_missing_changed_or_disabled_are_told
+}
+
+const AUTHORS: usize = 25;
+
+const LONG: Duration = Duration::from_secs(30 * 24 * 3600);
+
+fn engine(db: &Db) -> Engine {
+    match db.url().split(':').next() {
+        Some("postgres") => Engine::Postgres,
+        Some("mysql") => Engine::MySql,
+        _ => Engine::Sqlite,
+    }
+}
+
+fn products() -> Trigger {
+    Trigger::on("product")
+        .column("id", ColumnType::Integer)
+        .tag("product-{id}")
+        .list_tag("products")
+        .columns(["price"])
+}
+
+/// Makes a table of products with the ids from 0 on, and its triggers.
+async fn shop(db: &Db, products_in_it: usize) {
+    db.store().await;
+    db.execute("CREATE TABLE product (id INTEGER PRIMARY KEY, price INTEGER NOT NULL)")
+        .await;
+    for id in 0..products_in_it {
+        db.execute(&format!("INSERT INTO product VALUES ({id}, 0)"))
+            .await;
+    }
+    install(db).await;
+}
+
+async fn install(db: &Db) {
+    for statement in products().create(engine(db)).expect("is valid") {
+        db.execute(&statement).await;
+    }
+}
+
+async fn open(db: &Db, builder: Builder) -> Perennial {
+    let site = builder.with_pool(db.database().await).await;
+    site.expect("opens")
+}
+
+async fn price_of(db: &Db, id: usize) -> i64 {
+    let price = format!(
+        "SELECT CAST(price AS {}) FROM product WHERE id = {id}",
+        bigint(db)
+    );
+    db.int(&price).await.expect("is there")
+}
+
+fn bigint(db: &Db) -> &'static str {
+    match engine(db) {
+        Engine::MySql => "SIGNED",
+        _ => "BIGINT",
+    }
+}
+
+/// A process whose pages show prices, and whose handlers change them by SQL alone.
+async fn process(db: &Arc<Db>) -> std::net::SocketAddr {
+    // As many as there are authors: one too many would get the old version.
+    let builder = patient().trigger(products()).max_regenerations(AUTHORS);
+    let site = open(db, builder).await;
+    let show = async |State(db): State<Arc<Db>>, Path(id): Path<usize>| {
+        let price = price_of(&db, id).await;
+        (
+            axum::Extension(Tags::new([format!("product-{id}")])),
+            price.to_string(),
+        )
+            .into_response()
+    };
+    let change = async |State(db): State<Arc<Db>>, Path(id): Path<usize>| {
+        let change = format!("UPDATE product SET price = price + 1 WHERE id = {id}");
+        assert_eq!(db.execute(&change).await, 1);
+    };
+    // Nobody but its author waits for a new version.
+    let policy = Refresh::every(LONG).in_background();
+    let writes = site.invalidate_as_responses_say().read_own_writes();
+    let app = Router::new()
+        .route("/{id}", get(show).layer(site.layer(policy)))
+        .route("/{id}/change", post(change).layer(writes))
+        .with_state(Arc::clone(db));
+    serve(app).await
+}
+
+async fn author_is_shown_a_change_by_each_process_though_nobody_names_it(db: Db) {
+    shop(&db, AUTHORS).await;
+    let db = Arc::new(db);
+    let processes = [process(&db).await, process(&db).await, process(&db).await];
+    let changes = rounds(40, 2);
+    let mut authors = JoinSet::new();
+    for author in 0..AUTHORS {
+        authors.spawn(async move {
+            for address in processes {
+                let page = request(address, "GET", &format!("/{author}"), &[]).await;
+                assert_eq!(page.text(), "0");
+            }
+            for change in 1..=changes {
+                let here = processes[(author + change) % 3];
+                let path = format!("/{author}/change");
+                let answer = request(here, "POST", &path, &[]).await;
+                let cookie = answer.header("set-cookie");
+                let (cookie, _) = cookie.split_once(';').expect("a cookie");
+                for address in processes {
+                    let headers = [("cookie", cookie)];
+                    let page = request(address, "GET", &format!("/{author}"), &headers).await;
+                    assert_eq!(page.text(), change.to_string(), "{author}: {page:?}");
+                }
+            }
+        });
+    }
+    authors.join_all().await;
+}
+
+async fn code_waits_for_what_triggers_have_written(db: Db) {
+    shop(&db, 1).await;
+    let site = open(&db, patient()).await;
+    let policy = every(LONG);
+    let shown = async || {
+        let price = price_of(&db, 0).await;
+        let tags = site.clone();
+        let generate = move || async move {
+            tags.tag(["product-0"]);
+            Ok::<_, std::io::Error>(price.to_string())
+        };
+        let content = site.content("price", &policy, generate).await;
+        let content = content.expect("is made");
+        content.text().to_string()
+    };
+    for price in 0..5 {
+        assert_eq!(shown().await, price.to_string());
+        db.execute("UPDATE product SET price = price + 1").await;
+        site.caught_up().await.expect("answers");
+    }
+}
+
+async fn triggers_that_are_missing_changed_or_disabled_are_told(db: Db) {
+    shop(&db, 1).await;
+    let site = open(&db, patient().trigger(products())).await;
+    let told = async || {
+        let faults = site.check_triggers().await.expect("answers");
+        let faults = faults.iter().map(ToString::to_string);
+        faults.collect::<Vec<_>>()
+    };
+    assert_eq!(told().await, Vec::<String>::new());
+    // Another process is to see other triggers.
+    let other = products().tag("price-{id}").columns(["price"]);
+    let differs = other.check(&db.database().await).await.expect("answers");
+    assert!(
+        differs.len() >= 3
+            && differs
+                .iter()
+                .all(|it| matches!(it, TriggerFault::Differs { .. })),
+        "{differs:?}"
+    );
+    let (drop, disable) = match engine(&db) {
+        Engine::Postgres => (
+            "DROP TRIGGER perennial_product_update ON product",
+            Some("ALTER TABLE product DISABLE TRIGGER perennial_product_update"),
+        ),
+        _ => ("DROP TRIGGER perennial_product_update", None),
+    };
+    if let Some(disable) = disable {
+        db.execute(disable).await;
+        let faults = told().await;
+        assert!(
+            faults.len() == 1
+                && faults[0].contains("perennial_product_update")
+                && faults[0].contains("ENABLE TRIGGER"),
+            "{faults:?}"
+        );
+    }
+    db.execute(drop).await;
+    let faults = told().await;
+    assert!(
+        faults.len() == 1
+            && faults[0].contains("perennial_product_update")
+            && faults[0].contains("`perennial triggers`"),
+        "{faults:?}"
+    );
+    install(&db).await;
+    assert_eq!(told().await, Vec::<String>::new());
+    if engine(&db) == Engine::MySql {
+        db.execute("CREATE TABLE category (id INTEGER PRIMARY KEY)")
+            .await;
+        db.execute(
+            "ALTER TABLE product ADD category_id INTEGER,
+             ADD CONSTRAINT of_category FOREIGN KEY (category_id) REFERENCES category (id) ON DELETE CASCADE",
+        )
+        .await;
+        let faults = told().await;
+        assert!(
+            faults.len() == 1
+                && faults[0].contains("of_category")
+                && faults[0].contains("category"),
+            "{faults:?}"
+        );
+    }
+}
