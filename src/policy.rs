@@ -59,6 +59,7 @@ pub struct Refresh {
     pub(crate) jitter: f64,
     pub(crate) stale_if_error: Duration,
     pub(crate) outlives_parts: bool,
+    verify: f64,
     pub(crate) schedule: Option<&'static dyn Schedule>,
     pub(crate) browser_cache: Duration,
     pub(crate) cdn_cache: Option<Duration>,
@@ -88,6 +89,7 @@ impl Refresh {
             jitter: 0.0,
             stale_if_error: Duration::ZERO,
             outlives_parts: false,
+            verify: 0.0,
             schedule: None,
             browser_cache: Duration::ZERO,
             cdn_cache: None,
@@ -230,6 +232,26 @@ impl Refresh {
         self
     }
 
+    /// Regenerates this share of the fresh pages in each hour, in the background, to find [missed
+    /// invalidations](crate::Event::MissedInvalidation): with a long interval, a forgotten tag would go
+    /// unnoticed for as long. Default: 0, and a page is compared when its interval is over.
+    ///
+    /// With 0.01, about one of a hundred pages is verified in an hour, and a page once in a hundred hours, if
+    /// visitors ask for it. Pages without a tag, and those with a [`RefreshAfter`](crate::RefreshAfter), are not
+    /// verified. No visitor waits for it.
+    ///
+    /// # Panics
+    ///
+    /// Panics outside of 0 – 1.
+    pub const fn verify(mut self, fraction: f64) -> Self {
+        assert!(
+            is_fraction(fraction),
+            "the share of the pages that are verified is a fraction from 0 to 1"
+        );
+        self.verify = fraction;
+        self
+    }
+
     /// Sets the time for which browsers and other caches may use a response without asking
     /// (`max-age`), until the version is stale at most, if the generator set neither
     /// `Cache-Control` nor `Expires`. Default: zero, and a client asks before each use
@@ -280,6 +302,12 @@ impl Refresh {
         part(self.interval, 1.0 - self.jitter * unit)
     }
 
+    /// Returns the age at which a version is verified, or `None` if none is. `unit` is the place of the version
+    /// among all, from 0 to 1.
+    pub(crate) fn verified_after(&self, unit: impl FnOnce() -> f64) -> Option<Duration> {
+        (self.verify > 0.0).then(|| verified_after(self.verify, unit()))
+    }
+
     /// Returns the interval, counted from the publish, of a version that was generated at these times, or
     /// `None` if no schedule decides. `unit` is that of [`interval_at`](Self::interval_at). If the schedule
     /// panics, which is logged as an error, the version is stale after the cooldown.
@@ -323,6 +351,15 @@ impl From<&Self> for Refresh {
     }
 }
 
+/// Returns the age at which a version is verified: of many versions, `fraction` of them in each hour. `unit` is the
+/// place of the version among all, from 0 to 1.
+fn verified_after(fraction: f64, unit: f64) -> Duration {
+    const HOUR: f64 = 3600.0;
+    // The time to the first event of a Poisson process.
+    let hours = -unit.max(f64::MIN_POSITIVE).ln() / fraction;
+    Duration::try_from_secs_f64(hours * HOUR).unwrap_or(Duration::MAX)
+}
+
 /// Returns this part of the time.
 fn part(time: Duration, fraction: f64) -> Duration {
     // A conversion by `f64` may round the longest times up to more than a `Duration` can hold.
@@ -348,6 +385,24 @@ mod tests {
     }
 
     #[test]
+    fn share_of_the_versions_is_verified_in_each_hour() {
+        const VERSIONS: u32 = 100_000;
+        let unit = |number: u32| (f64::from(number) + 0.5) / f64::from(VERSIONS);
+        let after = |number| verified_after(0.01, unit(number));
+        let within = |hours: u64| {
+            let limit = Duration::from_hours(hours);
+            let count = (0..VERSIONS)
+                .filter(|number| after(*number) <= limit)
+                .count();
+            count as f64 / f64::from(VERSIONS)
+        };
+        // 1 - e^(-0.01 * hours).
+        assert!((within(1) - 0.00995).abs() < 0.0001, "{}", within(1));
+        assert!((within(100) - 0.632).abs() < 0.001, "{}", within(100));
+        assert!(verified_after(1.0, 0.0) > Duration::from_hours(24));
+    }
+
+    #[test]
     fn jitter_shortens_by_its_fraction_at_most() {
         let policy = Refresh::every(100 * S).jitter(0.1);
         assert_eq!(policy.interval_at(0.0), 100 * S);
@@ -362,10 +417,11 @@ mod tests {
     #[test]
     fn value_out_of_range_panics() {
         let policy = Refresh::every(S).lease(YEAR).cooldown(YEAR).jitter(1.0);
-        let wrong: [&(dyn Fn() -> Refresh + std::panic::RefUnwindSafe); 5] = [
+        let wrong: [&(dyn Fn() -> Refresh + std::panic::RefUnwindSafe); 6] = [
             &|| policy.lease(Duration::from_millis(9)),
             &|| policy.lease(YEAR + S),
             &|| policy.cooldown(YEAR + S),
+            &|| policy.verify(1.5),
             &|| policy.jitter(7.0),
             &|| policy.jitter(f64::NAN),
         ];

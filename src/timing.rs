@@ -68,6 +68,10 @@ pub(crate) const INVALIDATE_RESPONSE_WAIT: Duration = Duration::from_secs(5);
 /// seconds.
 pub(crate) const CLOCK_TOLERANCE: Duration = Duration::from_secs(5);
 
+/// The time after which a page that has changed by itself is judged: longer than a handler takes from its commit to
+/// its invalidation, and than a process takes to hear of it.
+pub(crate) const MISSED_INVALIDATION_WAIT: Duration = Duration::from_secs(5);
+
 /// The number of concurrent requests that warm pages.
 pub(crate) const WARM_CONCURRENCY: usize = 4;
 

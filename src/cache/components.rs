@@ -24,6 +24,7 @@ use crate::{
             entries::{EntryFilter, EntryState},
         },
         memory::Memory,
+        missed::MissedInvalidations,
         peer_leases::PeerLeases,
         regeneration::Regenerations,
     },
@@ -79,7 +80,12 @@ impl TestProcess {
     fn new(environment: Environment) -> Self {
         let memory = Memory::new(1 << 20, 1 << 16, environment.observer.clone());
         let (memory, leases) = (Arc::new(memory), Arc::new(PeerLeases::new()));
-        let sync = InvalidationSync::new(environment.clone(), Arc::clone(&leases));
+        let missed = Arc::new(MissedInvalidations::new());
+        let sync = InvalidationSync::new(
+            environment.clone(),
+            Arc::clone(&leases),
+            Arc::clone(&missed),
+        );
         let sync = Arc::new(sync);
         let compressor = Compressor::new(environment.clone(), Arc::clone(&memory));
         let regenerations = Regenerations::new(
@@ -87,6 +93,7 @@ impl TestProcess {
             Arc::clone(&memory),
             Arc::clone(&sync),
             leases,
+            missed,
             Arc::new(compressor),
         );
         Self {
@@ -134,7 +141,11 @@ async fn regenerations_run_and_end_in_memory_and_in_the_store() {
 async fn sync_learns_what_others_have_stored() {
     let folder = tempfile::tempdir().expect("is made");
     let environment = environment(&folder).await;
-    let sync = InvalidationSync::new(environment.clone(), Arc::new(PeerLeases::new()));
+    let sync = InvalidationSync::new(
+        environment.clone(),
+        Arc::new(PeerLeases::new()),
+        Arc::new(MissedInvalidations::new()),
+    );
     let sync = Arc::new(sync);
     sync.wait_for_all_before_start().await.expect("answers");
     let name = Target::Tag("t").name().expect("fits");
@@ -160,6 +171,7 @@ async fn listing_and_housekeeping_need_a_store_and_no_regeneration() {
         environment.clone(),
         Arc::new(memory),
         Arc::clone(&process.sync),
+        Arc::new(MissedInvalidations::new()),
     );
     let listed = async || {
         let page = listing.entries(&EntryFilter::new()).await.expect("is read");

@@ -286,6 +286,16 @@ impl<B> Version<B> {
         by_age.max(invalidated)
     }
 
+    /// Returns true if the version is stale for its [verification](crate::Refresh::verify) alone.
+    pub(crate) fn is_only_verified(&self, context: &DecisionContext<'_>) -> bool {
+        let terms = self.page.meta.terms_without_verification(context.policy);
+        let age = self.age(context.now);
+        Freshness::by_age(age, &terms) == Freshness::Fresh
+            && self.validity(context.list) == Validity::Valid
+            && self.freshness(context) == Freshness::Stale
+            && !self.is_unsaved()
+    }
+
     /// Returns true if the version is invalidated, and from before this epoch.
     pub(crate) fn is_invalidated_before(&self, epoch: Epoch, list: &dyn InvalidationView) -> bool {
         self.page.meta.stored.epoch < epoch && self.validity(list) == Validity::Invalidated

@@ -157,6 +157,9 @@ pub(crate) struct Meta {
     unit: f64,
     /// The interval that follows from the policy's schedule, if it has one.
     scheduled: Option<Duration>,
+    /// The age at which the version is regenerated to be compared, although it is fresh; see
+    /// [`Refresh::verify`].
+    verified_after: Option<Duration>,
     /// The validity in the lowest two bits, and above them the number of changes of the invalidation list for
     /// which it was computed.
     validity: AtomicU64,
@@ -171,6 +174,7 @@ impl Meta {
             declared: None,
             unit: key::unit(key),
             scheduled: None,
+            verified_after: None,
             // Valid, as of no change at all.
             validity: AtomicU64::new(0),
         }
@@ -206,6 +210,11 @@ impl Meta {
     /// Sets the times that follow from the policy of the regeneration.
     pub(crate) fn timed(&mut self, policy: &Refresh, times: GenerationTimes) {
         self.scheduled = policy.scheduled(times, self.unit);
+        if !self.stored.tags.is_empty() && self.stored.refresh_after.is_none() {
+            // The same in each process, and another one for each version.
+            let unit = || key::unit(&format!("{} {}", times.began, self.key));
+            self.verified_after = policy.verified_after(unit);
+        }
     }
 
     pub(crate) fn key(&self) -> &str {
@@ -239,6 +248,24 @@ impl Meta {
 
     #[inline(always)]
     pub(crate) fn terms(&self, policy: &Refresh) -> Terms {
+        let mut terms = self.terms_without_verification(policy);
+        if let Some(after) = self.verified_after
+            && let Some(early) = terms.interval.checked_sub(after)
+        {
+            // It is served for as long as without the verification.
+            let later = |limit: Duration| limit.saturating_add(early);
+            terms.interval = after;
+            terms.stale_while_revalidate = terms.stale_while_revalidate.map(later);
+            if !terms.stale_if_error.is_zero() {
+                terms.stale_if_error = later(terms.stale_if_error);
+            }
+        }
+        terms
+    }
+
+    /// Returns the terms that the version would have if it was not [verified](Refresh::verify).
+    #[inline(always)]
+    pub(crate) fn terms_without_verification(&self, policy: &Refresh) -> Terms {
         let mut terms = match &self.declared {
             Some(declared) if policy.from_headers => **declared,
             _ => {

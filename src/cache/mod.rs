@@ -37,6 +37,7 @@ mod invalidation_list;
 pub(crate) mod listing;
 mod memory;
 mod metadata;
+mod missed;
 pub(crate) mod parts;
 mod peer_leases;
 mod regeneration;
@@ -53,7 +54,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::{
     clock::Tick,
-    event::{Bypass, Observer, Stats},
+    event::{Bypass, MissedInvalidation, Observer, Stats},
     mode::Mode,
     policy::Refresh,
     timing::RECHECK_INTERVAL,
@@ -66,6 +67,7 @@ use environment::Environment;
 use invalidation::InvalidationSync;
 use listing::Listing;
 use memory::Memory;
+use missed::MissedInvalidations;
 use parts::RunContext;
 use peer_leases::PeerLeases;
 use regeneration::Regenerations;
@@ -94,6 +96,7 @@ pub(crate) struct Cache {
     sync: Arc<InvalidationSync>,
     pub(crate) commands: Commands,
     pub(crate) listing: Listing,
+    missed: Arc<MissedInvalidations>,
     #[cfg(feature = "compression")]
     pub(crate) compressor: Arc<Compressor>,
     /// True once a layer has asked for [`read_own_writes`](Self::read_own_writes).
@@ -116,7 +119,12 @@ impl Cache {
         ));
         let environment = Environment::new(store, observer, settings);
         let peer_leases = Arc::new(PeerLeases::new());
-        let sync = InvalidationSync::new(environment.clone(), Arc::clone(&peer_leases));
+        let missed = Arc::new(MissedInvalidations::new());
+        let sync = InvalidationSync::new(
+            environment.clone(),
+            Arc::clone(&peer_leases),
+            Arc::clone(&missed),
+        );
         let sync = Arc::new(sync);
         #[cfg(feature = "compression")]
         let compressor = Arc::new(Compressor::new(environment.clone(), Arc::clone(&memory)));
@@ -125,10 +133,16 @@ impl Cache {
             Arc::clone(&memory),
             Arc::clone(&sync),
             peer_leases,
+            Arc::clone(&missed),
             #[cfg(feature = "compression")]
             Arc::clone(&compressor),
         );
-        let listing = Listing::new(environment.clone(), Arc::clone(&memory), Arc::clone(&sync));
+        let listing = Listing::new(
+            environment.clone(),
+            Arc::clone(&memory),
+            Arc::clone(&sync),
+            Arc::clone(&missed),
+        );
         let commands = Commands::new(environment.clone(), Arc::clone(&memory), listing.clone());
         Self {
             environment,
@@ -137,6 +151,7 @@ impl Cache {
             sync,
             commands,
             listing,
+            missed,
             #[cfg(feature = "compression")]
             compressor,
             own_writes: AtomicBool::new(false),
@@ -194,8 +209,14 @@ impl Cache {
             memory_capacity: settings.memory_capacity,
             store_capacity: settings.store_capacity,
             memory_evictions: counters.evictions(),
+            missed_invalidations: counters.missed_invalidations(),
             database_available: self.store().is_available(),
         }
+    }
+
+    /// Returns the latest missed invalidations that this process has noticed, the latest one first.
+    pub(crate) fn missed_invalidations(&self) -> Vec<Arc<MissedInvalidation>> {
+        self.missed.latest()
     }
 
     /// Returns the policy that applies in the site's mode.

@@ -34,6 +34,9 @@ pub struct Stats {
     pub store_capacity: Option<u64>,
     /// The keys that had to leave memory for others.
     pub memory_evictions: u64,
+    /// The pages that were found [changed although nobody had invalidated
+    /// them](crate::Event::MissedInvalidation).
+    pub missed_invalidations: u64,
     /// False from the first failure of a kind of call to the database until one of that kind
     /// succeeds, or of any kind a minute after the last failure.
     pub database_available: bool,
@@ -98,6 +101,7 @@ pub(crate) struct Counters {
     requests: [Shard; SHARDS],
     regenerations: [AtomicU64; OUTCOMES],
     evictions: AtomicU64,
+    missed_invalidations: AtomicU64,
 }
 
 impl Counters {
@@ -109,6 +113,14 @@ impl Counters {
 
     pub(super) fn regenerated(&self, outcome: Outcome) {
         self.regenerations[position(Outcome::all(), &outcome)].fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn missed_invalidation(&self) {
+        self.missed_invalidations.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn missed_invalidations(&self) -> u64 {
+        self.missed_invalidations.load(Relaxed)
     }
 
     pub(super) fn evicted(&self) {

@@ -34,6 +34,13 @@ macro_rules! lines {
                 );
             }
             Event::Regenerated(ended) => regeneration(ended),
+            Event::MissedInvalidation(missed) => {
+                tracing::debug!(
+                    target: "perennial::invalidation",
+                    key = &*missed.key, layer = &*missed.layer, tags = missed.tags.join(", "), bytes = missed.bytes,
+                    "the page has changed, and nobody has invalidated it"
+                );
+            }
             // The store has logged its own events, and a missed event concerns its subscriber alone.
             Event::DatabaseUnavailable { .. }
             | Event::DatabaseBack { .. }

@@ -33,6 +33,7 @@ pub(crate) fn describe() {
         counter "regenerations_skipped_total" Count "Stale versions that this process did not regenerate.";
         counter "lease_takeovers_total" Count "Leases of crashed or paused processes that were taken over.";
         counter "invalidations_total" Count "Invalidations by this process.";
+        counter "missed_invalidations_total" Count "Pages with tags that were found changed, and that nobody had invalidated.";
         gauge "memory_entries" Count "Keys in memory.";
         gauge "memory_bytes" Bytes "The size of the versions in memory.";
         gauge "memory_limit_bytes" Bytes "The capacity of memory.";
@@ -83,6 +84,10 @@ pub(super) fn record(event: &Event) {
                 _ => "revision",
             };
             counter!("perennial_invalidations_total", "scope" => scope).increment(1);
+        }
+        Event::MissedInvalidation(missed) => {
+            counter!("perennial_missed_invalidations_total", "layer" => Arc::clone(&missed.layer))
+                .increment(1);
         }
         _ => {}
     }

@@ -84,6 +84,10 @@ pub enum Event {
         /// The epoch of the invalidation.
         epoch: Epoch,
     },
+    /// A page with tags was regenerated for its age, and its content was another one, although nobody had
+    /// invalidated it: some code, or a trigger, has forgotten a tag. Emitted some seconds later, by the first
+    /// request from then on.
+    MissedInvalidation(Arc<MissedInvalidation>),
     /// This process has purged a resource.
     #[non_exhaustive]
     Purged {
@@ -185,6 +189,31 @@ pub enum Event {
         /// The number of missed events.
         events: u64,
     },
+}
+
+/// A page that has changed although nobody invalidated it; of [`Event::MissedInvalidation`].
+///
+/// A page whose content differs with each generation, as by a time of day or a random number, looks the same. A
+/// page with a part that has an interval of its own is not watched; the part is.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[non_exhaustive]
+pub struct MissedInvalidation {
+    /// The key of the resource.
+    pub key: Arc<str>,
+    /// The [name of the layer](crate::layer::RefreshLayer::name), or `content`.
+    pub layer: Arc<str>,
+    /// The tags of the version before, with those of its parts. An invalidation of one of them would have
+    /// shown the change at once.
+    pub tags: Vec<String>,
+    /// The size of the part of the body that differs, in bytes.
+    pub bytes: usize,
+    /// The age of the version before.
+    #[serde(
+        rename = "age_s",
+        serialize_with = "seconds",
+        deserialize_with = "perennial_store::error::words::read_seconds"
+    )]
+    pub age: Duration,
 }
 
 /// A regeneration that has ended.

@@ -43,6 +43,7 @@ impl Observer {
         match &event {
             Event::Regenerated(ended) => self.0.counters.regenerated(ended.outcome),
             Event::NotRegenerated { outcome, .. } => self.0.counters.regenerated(*outcome),
+            Event::MissedInvalidation(_) => self.0.counters.missed_invalidation(),
             _ => {}
         }
         log(&event);

@@ -147,6 +147,8 @@ words! {
         Miss => "miss",
         /// The version was older than its interval.
         Stale => "stale",
+        /// The version was fresh, and is one of those that the policy [verifies](crate::Refresh::verify).
+        Verified => "verified",
         /// The version was too old to be served.
         Expired => "expired",
         /// The version was invalidated.

@@ -15,7 +15,7 @@ use perennial_store::{Database, Error, IntoDatabase, Locks, Trigger, TriggerFaul
 use crate::{
     cache::{Cache, Target},
     entries::{Entry, EntryFilter, EntryPage},
-    event::{Events, Stats},
+    event::{Events, MissedInvalidation, Stats},
     extensions::Tags,
     key,
     layer::{
@@ -268,6 +268,12 @@ impl Perennial {
     /// Returns the figures of this site in this process. Runs no statement.
     pub fn stats(&self) -> Stats {
         self.cache.stats()
+    }
+
+    /// Returns the latest hundred [missed invalidations](crate::Event::MissedInvalidation) that this process has
+    /// noticed, the latest one first. Runs no statement.
+    pub fn missed_invalidations(&self) -> Vec<Arc<MissedInvalidation>> {
+        self.cache.missed_invalidations()
     }
 
     /// Records requests, memory and regenerations in progress as metrics: to be called before each

@@ -11,6 +11,7 @@ mod failures;
 mod invalidation;
 #[cfg(feature = "metrics")]
 mod metrics;
+mod missed_invalidations;
 mod modes;
 mod nested_layers;
 mod other_processes;

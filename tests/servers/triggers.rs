@@ -13,13 +13,14 @@ use perennial::{
     driver::Engine,
     sql::{ColumnType, Trigger, TriggerFault},
 };
-use perennial_testkit::{Db, every, on_each_database, patient, request, rounds, serve};
-use tokio::task::JoinSet;
+use perennial_testkit::{Db, every, on_each_database, patient, request, rounds, serve, until};
+use tokio::{task::JoinSet, time::Instant};
 
 on_each_database! {
     author_is_shown_a_change_by_each_process_though_nobody_names_it
     code_waits_for_what_triggers_have_written
     triggers_that_are_missing_changed_or_disabled_are_told
+    forgotten_template_is_noticed
 }
 
 const AUTHORS: usize = 25;
@@ -218,6 +219,58 @@ async fn triggers_that_are_missing_changed_or_disabled_are_told(db: Db) {
                 && faults[0].contains("of_category")
                 && faults[0].contains("category"),
             "{faults:?}"
+        );
+    }
+}
+
+/// A migration has forgotten the template of the page's tag.
+async fn forgotten_template_is_noticed(db: Db) {
+    for forgets in [false, true] {
+        let table = if forgets { "forgetful" } else { "product" };
+        db.store().await;
+        db.execute(&format!(
+            "CREATE TABLE {table} (id INTEGER PRIMARY KEY, price INTEGER NOT NULL)"
+        ))
+        .await;
+        db.execute(&format!("INSERT INTO {table} VALUES (0, 0)"))
+            .await;
+        let mut trigger = Trigger::on(table)
+            .column("id", ColumnType::Integer)
+            .list_tag("products")
+            .columns(["price"]);
+        if !forgets {
+            trigger = trigger.tag("product-{id}");
+        }
+        for statement in trigger.create(engine(&db)).expect("is valid") {
+            db.execute(&statement).await;
+        }
+        let site = open(&db, patient()).await;
+        let policy = every(Duration::from_secs(2));
+        let price = format!("SELECT CAST(price AS {}) FROM {table}", bigint(&db));
+        let visit = async || {
+            let price = db.int(&price).await.expect("is there");
+            let tags = site.clone();
+            let generate = move || async move {
+                tags.tag(["product-0"]);
+                Ok::<_, std::io::Error>(price.to_string())
+            };
+            let content = site.content(table, &policy, generate).await;
+            content.expect("is made").text().to_string()
+        };
+        assert_eq!(visit().await, "0");
+        db.execute(&format!("UPDATE {table} SET price = 12")).await;
+        until("the page has the price", async || visit().await == "12").await;
+        // Some seconds, after which an invalidation that came late would be known.
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(8) && site.missed_invalidations().is_empty() {
+            visit().await;
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        let missed = site.missed_invalidations();
+        assert_eq!(missed.len(), usize::from(forgets), "{missed:?}");
+        assert!(
+            missed.iter().all(|it| it.tags == ["product-0"]),
+            "{missed:?}"
         );
     }
 }

@@ -42,6 +42,13 @@ pub fn reason(explanation: &Explanation) -> String {
     if let Some(cooldown) = &explanation.cooldown {
         sentences.push(state_after_failure(cooldown, explanation.version.is_some()));
     }
+    if let Some(missed) = &explanation.missed_invalidation {
+        sentences.push(format!(
+            "When it was last regenerated for its age, {} of it had changed, and no invalidation had named one of its tags ({}).",
+            bytes(missed.bytes),
+            visible(&missed.tags.join(", "))
+        ));
+    }
     for name in &explanation.hidden_headers {
         sentences.push(format!(
             "The handler does not see the request's `{}`.",
@@ -58,6 +65,13 @@ pub fn remedy(explanation: &Explanation) -> &'static str {
         (_, served) => served,
     };
     remedy_of(served)
+}
+
+fn bytes(count: usize) -> String {
+    match count {
+        1 => "one byte".to_owned(),
+        many => format!("{many} bytes"),
+    }
 }
 
 fn state_of(version: &ExplainedVersion) -> String {

@@ -3,12 +3,14 @@
 
 use std::{
     cmp::Reverse,
+    sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
 
 use perennial::{
     Error, Perennial,
     entries::PastVersion,
+    event::MissedInvalidation,
     locks::{LockInfo, LockKind},
 };
 use serde::Serialize;
@@ -53,6 +55,8 @@ pub struct Report {
     pub slow: Vec<Generated>,
     /// The processes that have announced themselves.
     pub processes: Vec<Process>,
+    /// The pages that this process has found changed although nobody had invalidated them, the latest one first.
+    pub missed_invalidations: Vec<Arc<MissedInvalidation>>,
 }
 
 /// A generation of a page.
@@ -138,6 +142,7 @@ impl Report {
             clock(&report.processes, SystemTime::now()),
             Some(failing(&report.failing)),
             capacity(&report),
+            missed(&report.missed_invalidations),
         ];
         report.checks = checks.into_iter().flatten().collect();
         Ok(report)
@@ -177,6 +182,7 @@ impl Report {
             latest: latest.into_iter().take(SHOWN).collect(),
             slow,
             processes: locks.into_iter().filter_map(Process::of).collect(),
+            missed_invalidations: site.missed_invalidations(),
         })
     }
 }
@@ -260,6 +266,23 @@ fn capacity(report: &Report) -> Option<Check> {
         )
     };
     Some(Check::new("capacity", result, text))
+}
+
+/// Pages whose age alone has shown that their data had changed.
+fn missed(missed: &[Arc<MissedInvalidation>]) -> Option<Check> {
+    let latest = missed.first()?;
+    let text = format!(
+        "{} had changed although nobody had invalidated {}, such as {}: look for the code that changes its data, which has to name one of \
+         its tags ({}), or make triggers (`perennial triggers`). A page that differs with each generation is listed, too.",
+        match missed.len() {
+            1 => "One page".to_owned(),
+            many => format!("{many} pages"),
+        },
+        if missed.len() == 1 { "it" } else { "them" },
+        latest.key,
+        latest.tags.join(", "),
+    );
+    Some(Check::new("missed-invalidations", Verdict::Warning, text))
 }
 
 fn failing(failing: &[LockInfo]) -> Check {

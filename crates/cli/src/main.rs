@@ -116,7 +116,8 @@ enum Command {
     },
     /// Print the statements that make the tables, for an administrator. Connects to nothing.
     Ddl,
-    /// Print the triggers by which the database makes pages stale when rows of a table change. Installs nothing.
+    /// Print the triggers by which the database makes pages stale when rows of a table change, or check them. Installs
+    /// nothing.
     Triggers(triggers::TriggerOptions),
     /// Check the database and its settings. Each finding has a remedy.
     Doctor {
@@ -284,7 +285,7 @@ async fn carry_out(options: Options) -> Result {
             print::line(ddl.trim_end());
             Ok(())
         }
-        Command::Triggers(options) => options.print(source).await,
+        Command::Triggers(options) => options.run(source).await,
         Command::Run(run) => run.run(source).await,
         #[cfg(target_os = "linux")]
         Command::Keep(keep) => keep.run().await,

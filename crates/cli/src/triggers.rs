@@ -1,9 +1,11 @@
 //! `perennial triggers`: prints the triggers by which the database itself invalidates pages when rows of a table of
-//! the application change. It reads the types of the table's columns, and installs nothing.
+//! the application change, or checks that they are there. It reads the types of the table's columns, and installs
+//! nothing.
 
 use clap::Args;
 use perennial::{
     driver::Engine,
+    entries::EntryFilter,
     sql::{ColumnType, Trigger},
 };
 use perennial_store::sql::dialect_of;
@@ -26,8 +28,12 @@ pub(crate) struct TriggerOptions {
     #[arg(long, value_delimiter = ',')]
     columns: Vec<String>,
     /// Print the statements that remove the triggers.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "check")]
     drop: bool,
+    /// Compare the triggers in the database with those that would be printed. Names the changes of the table
+    /// that escape them, and the templates whose tags no stored page has.
+    #[arg(long)]
+    check: bool,
 }
 
 /// What a database says of a column.
@@ -48,7 +54,58 @@ struct Table {
 }
 
 impl TriggerOptions {
-    pub(crate) async fn print(&self, source: &Source) -> Result {
+    pub(crate) async fn run(&self, source: &Source) -> Result {
+        let (engine, trigger) = self.trigger(source).await?;
+        if self.check {
+            return self.check(source, engine, &trigger).await;
+        }
+        let statements = if self.drop {
+            trigger.drop(engine)
+        } else {
+            trigger.create(engine)
+        };
+        print::line(&head(engine, &self.table, self.drop));
+        for statement in statements? {
+            print::line(&format!("{statement};"));
+        }
+        Ok(())
+    }
+
+    async fn check(&self, source: &Source, engine: Engine, trigger: &Trigger) -> Result {
+        let site = source.site_as_it_is().await?;
+        let faults = trigger.check(&site.database()?).await?;
+        let mut findings: Vec<_> = faults.iter().map(ToString::to_string).collect();
+        for (template, beginning) in trigger.beginnings(engine)? {
+            let tagged = EntryFilter::new().tag_prefix(&*beginning).limit(1);
+            if site.entries(&tagged).await?.entries.is_empty() {
+                findings.push(format!(
+                    "no stored page has a tag that begins with {beginning:?}: is the template {template:?} spelled as the tag in the handler?"
+                ));
+            }
+        }
+        for tag in trigger.list_tags() {
+            let tagged = EntryFilter::new().tag(&**tag).limit(1);
+            if site.entries(&tagged).await?.entries.is_empty() {
+                findings.push(format!(
+                    "no stored page has the list tag {tag:?}: is it spelled as in the handler?"
+                ));
+            }
+        }
+        if findings.is_empty() {
+            print::line(&format!(
+                "the triggers on {} are those that would be printed, and stored pages have their tags",
+                print::text(&self.table)
+            ));
+            return Ok(());
+        }
+        for finding in findings {
+            print::line(&format!("! {}", print::text(&finding)));
+        }
+        Err(Failure::Findings)
+    }
+
+    /// Returns the trigger for the table, with the types of its columns.
+    async fn trigger(&self, source: &Source) -> Result<(Engine, Trigger)> {
         let engine = dialect_of(source.url()?)?.engine();
         let (schema, name) = match self.table.split_once('.') {
             Some((schema, name)) if engine == Engine::Postgres => (Some(schema), name),
@@ -111,16 +168,7 @@ impl TriggerOptions {
         if table.is_partitioned {
             trigger = trigger.for_each_row();
         }
-        let statements = if self.drop {
-            trigger.drop(engine)
-        } else {
-            trigger.create(engine)
-        };
-        print::line(&head(engine, &self.table, self.drop));
-        for statement in statements? {
-            print::line(&format!("{statement};"));
-        }
-        Ok(())
+        Ok((engine, trigger))
     }
 
     /// Refuses a column of another type in a template.

@@ -28,7 +28,7 @@ use super::{
 use crate::{
     cache::{
         environment::Environment, housekeeping::Housekeeping, invalidation_list::KEPT_NAMES,
-        peer_leases::PeerLeases,
+        missed::MissedInvalidations, peer_leases::PeerLeases,
     },
     clock::Tick,
     event::Event,
@@ -43,6 +43,7 @@ const SYNC_BATCH: usize = 10_000;
 pub(crate) struct InvalidationSync {
     environment: Environment,
     peer_leases: Arc<PeerLeases>,
+    missed: Arc<MissedInvalidations>,
     outbox: Outbox,
     housekeeping: Housekeeping,
     /// The time before which no sync is due. The hit path reads only this atomic.
@@ -86,7 +87,11 @@ impl Attempt {
 }
 
 impl InvalidationSync {
-    pub(crate) fn new(environment: Environment, peer_leases: Arc<PeerLeases>) -> Self {
+    pub(crate) fn new(
+        environment: Environment,
+        peer_leases: Arc<PeerLeases>,
+        missed: Arc<MissedInvalidations>,
+    ) -> Self {
         let state = SyncState {
             running: None,
             timeline: Timeline::new(),
@@ -96,6 +101,7 @@ impl InvalidationSync {
             housekeeping: Housekeeping::new(environment.clone()),
             environment,
             peer_leases,
+            missed,
             next_check: AtomicI64::new(i64::MIN),
             state: Ordered::new(Place::Sync, state),
             announcing: tokio::sync::Mutex::default(),
@@ -360,8 +366,18 @@ impl InvalidationSync {
             let begun = Instant::now();
             let result = sync.ask(&end.progress).await;
             sync.environment.store.record_read(begun, result.is_ok());
+            let succeeded = result.is_ok();
             end.result = Some(result);
             drop(end);
+            if succeeded {
+                let Environment {
+                    list,
+                    observer,
+                    settings,
+                    ..
+                } = &sync.environment;
+                sync.missed.judge(started, &**list, observer, settings.mode);
+            }
             // Nobody waits for the rest. What fails here is done by a later sync.
             let _ = sync.outbox.number_seen().await;
             if let Ok(_announcing) = sync.announcing.try_lock() {

@@ -17,7 +17,7 @@ use crate::{
         entry::{DecisionContext, Freshness},
         epochs::Validity,
     },
-    event::{Bypass, Served},
+    event::{Bypass, MissedInvalidation, Served},
     policy::Refresh,
 };
 
@@ -47,6 +47,10 @@ pub struct Explanation {
         deserialize_with = "read_optional"
     )]
     pub holds_for: Option<Duration>,
+    /// The page was found [changed although nobody had invalidated it](crate::Event::MissedInvalidation), as far
+    /// as this process knows.
+    #[serde(default)]
+    pub missed_invalidation: Option<MissedInvalidation>,
     /// The names of the request's credentials (`cookie`, `authorization`) that the handler does not see.
     pub hidden_headers: Vec<String>,
 }
@@ -140,6 +144,7 @@ impl Explanation {
             is_running: false,
             cooldown: None,
             holds_for: None,
+            missed_invalidation: None,
             hidden_headers: Vec::new(),
         }
     }
@@ -257,8 +262,10 @@ impl Listing {
             }
             (served, None) => Explanation::new(served),
         };
+        let missed = self.missed.of(key);
         Ok(Explanation {
             version: Some(found),
+            missed_invalidation: missed.map(Arc::unwrap_or_clone),
             ..explanation
         })
     }

@@ -8,7 +8,10 @@ use std::sync::Arc;
 
 use perennial_store::Error;
 
-use crate::cache::{environment::Environment, invalidation::InvalidationSync, memory::Memory};
+use crate::cache::{
+    environment::Environment, invalidation::InvalidationSync, memory::Memory,
+    missed::MissedInvalidations,
+};
 
 /// The listing of a site. Cheap to clone.
 #[derive(Clone)]
@@ -16,6 +19,7 @@ pub(crate) struct Listing {
     environment: Environment,
     memory: Arc<Memory>,
     sync: Arc<InvalidationSync>,
+    missed: Arc<MissedInvalidations>,
 }
 
 impl Listing {
@@ -23,11 +27,13 @@ impl Listing {
         environment: Environment,
         memory: Arc<Memory>,
         sync: Arc<InvalidationSync>,
+        missed: Arc<MissedInvalidations>,
     ) -> Self {
         Self {
             environment,
             memory,
             sync,
+            missed,
         }
     }
 

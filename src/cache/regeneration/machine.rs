@@ -838,6 +838,7 @@ impl<'a, B: SameContent> Transition<'a, B> {
             Freshness::Purged => Reason::Purged,
             Freshness::Expired => Reason::Expired,
             _ if newest.validity(self.context.list) != Validity::Valid => Reason::Invalidated,
+            _ if newest.is_only_verified(self.context) => Reason::Verified,
             Freshness::Fresh | Freshness::Stale => Reason::Stale,
         }
     }

@@ -35,6 +35,7 @@ use crate::{
         environment::Environment,
         invalidation::InvalidationSync,
         memory::Memory,
+        missed::MissedInvalidations,
         parts::{self, RunContext},
         peer_leases::PeerLeases,
     },
@@ -52,6 +53,7 @@ pub(crate) struct Regenerations {
     memory: Arc<Memory>,
     sync: Arc<InvalidationSync>,
     peer_leases: Arc<PeerLeases>,
+    missed: Arc<MissedInvalidations>,
     running: Ordered<Running>,
     /// Bounds the concurrent regenerations.
     permits: Arc<Semaphore>,
@@ -77,6 +79,7 @@ impl Regenerations {
         memory: Arc<Memory>,
         sync: Arc<InvalidationSync>,
         peer_leases: Arc<PeerLeases>,
+        missed: Arc<MissedInvalidations>,
         #[cfg(feature = "compression")] compressor: Arc<Compressor>,
     ) -> Self {
         let permits = environment.settings.max_regenerations;
@@ -85,6 +88,7 @@ impl Regenerations {
             memory,
             sync,
             peer_leases,
+            missed,
             running: Ordered::new(Place::Running, Running::default()),
             permits: Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS))),
             retagging: Ordered::new(Place::Last, HashSet::new()),

@@ -13,7 +13,7 @@ use super::{
     machine::{Conclusion, Generated, ProbeResult},
 };
 use crate::{
-    cache::{Version, history::PastVersion, metadata::Description},
+    cache::{Version, history::PastVersion, metadata::Description, missed::Finding},
     clock::Tick,
     event::{self, Outcome, Reason},
 };
@@ -31,6 +31,8 @@ pub(super) struct RegenerationReport {
     bytes: usize,
     /// The last probe found the expired lease of another holder.
     found_expired_lease: bool,
+    /// The newest version when the generator began.
+    before: Option<Version>,
 }
 
 impl RegenerationReport {
@@ -89,6 +91,7 @@ impl Driver {
     pub(super) fn generator_begins(&mut self, reason: Reason) {
         self.report.generating_since = Some(self.regenerations.environment.now());
         self.report.reason = Some(reason);
+        self.report.before = self.regeneration.newest().cloned();
         self.emit(event::Event::Regenerating {
             key: self.key.clone(),
             layer: self.layer(),
@@ -123,6 +126,16 @@ impl Driver {
             serves_old,
             cooldown,
         } = conclusion;
+        if let (Outcome::Stored, Some(before)) = (outcome, &self.report.before)
+            && let Some(after) = self.regeneration.newest()
+        {
+            let now = self.regenerations.environment.now();
+            let reason = self.report.reason();
+            let finding = Finding::of(before, after, reason, self.layer(), now);
+            if let Some(finding) = finding {
+                self.regenerations.missed.note(finding);
+            }
+        }
         if !outcome.has_begun() {
             return self.emit(event::Event::NotRegenerated {
                 key: self.key.clone(),

@@ -85,7 +85,12 @@ impl<B: Clone> Progress<B> {
                 } else {
                     context.store_patience
                 };
-                let soft = limit(policy.soft_timeout.min(patience));
+                let soft_timeout = if version.is_only_verified(context) {
+                    Duration::ZERO
+                } else {
+                    policy.soft_timeout
+                };
+                let soft = limit(soft_timeout.min(patience));
                 let freshness = version.freshness_for(context, visitor.min_epoch);
                 match (freshness, waits_as_leader) {
                     // This is the promise: while a version may be served, only the leader waits.

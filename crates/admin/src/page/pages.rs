@@ -80,6 +80,16 @@ pub(crate) async fn overview(viewer: Viewer, State(admin): State<Arc<Admin>>) ->
                 }
             } }
         }
+        @if !report.missed_invalidations.is_empty() {
+            div .wide { table {
+                caption { "Pages of this process that had changed although nobody had invalidated them" }
+                thead { tr { th { "Key" } th { "Tags" } th { "Bytes changed" } th { "Age of the old version" } } }
+                @for it in report.missed_invalidations.iter().take(SHOWN) {
+                    tr { td .key { a href={ (viewer.base) "/entry?" (query(&[("key", &it.key)])) } { (short(&it.key)) } }
+                        td { (short(&it.tags.join(", "))) } td .number { (it.bytes) } td { (time(it.age)) } }
+                }
+            } }
+        }
         (generations("The latest generations", &report.latest))
         (generations("The slowest of the latest 200 generations", &report.slow))
         h2 { "Processes" }
