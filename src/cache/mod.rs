@@ -6,11 +6,12 @@
 //! | component | owns | uses |
 //! |---|---|---|
 //! | [`commands`] | – | invalidation, invalidation_list, listing, memory |
-//! | [`listing`] (read only) | – | invalidation, memory |
-//! | [`regeneration`] | the running regenerations and their permits | compressor, invalidation, memory, parts, peer_leases |
+//! | [`listing`] (read only) | – | invalidation, memory, missed |
+//! | [`regeneration`] | the running regenerations and their permits | compressor, invalidation, memory, missed, parts, peer_leases |
 //! | [`compressor`] | the turn to compress | memory |
-//! | [`invalidation`] | the timeline of the sync, the outbox's rows to do again | housekeeping, invalidation_list, peer_leases |
+//! | [`invalidation`] | the timeline of the sync, the outbox's rows to do again | housekeeping, invalidation_list, missed, peer_leases |
 //! | [`housekeeping`] | when to prune and to check the capacity | – |
+//! | [`missed`] | pages that have changed without an invalidation: a regeneration adds them, the sync judges them | – |
 //! | [`memory`] | the entries | – |
 //! | [`parts`] | what a running generator inherits | – |
 //! | [`peer_leases`] | the leases of other processes: a regeneration adds those that it meets, the sync ends them | – |

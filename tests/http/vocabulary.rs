@@ -224,6 +224,7 @@ fn guide_has_each_bypass_and_each_warning() {
         include_str!("../../src/cache/parts.rs"),
         include_str!("../../src/cache/regeneration/driver.rs"),
         include_str!("../../src/cache/regeneration/generate.rs"),
+        include_str!("../../src/cache/missed.rs"),
     ];
     let mut warnings = Vec::new();
     for source in sources {

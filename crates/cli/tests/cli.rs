@@ -1084,9 +1084,25 @@ async fn printed_triggers_run_as_they_are() {
         let (said, status) = db.run(&["triggers", "--table", "nowhere", "--tag", "product-{id}"]);
         assert!(status == 1 && said.contains("no table"), "{said}");
 
-        let (migration, status) = triggers(&["--list-tag", "products", "--columns", "title,price"]);
+        let columns = ["--list-tag", "products", "--columns", "title,price"];
+        let (migration, status) = triggers(&columns);
         assert_eq!(status, 0, "{migration}");
+        let check = || triggers(&[&columns[..], &["--check"]].concat());
+        let (said, status) = check();
+        let missing = format!("{table}_update\" is missing");
+        assert!(status == 1 && said.contains(&missing), "{said}");
         run(&migration).await;
+        let (said, status) = check();
+        assert!(
+            !said.contains("is missing") && !said.contains("is not the one"),
+            "{said}"
+        );
+        assert!(
+            status == 1 && said.contains("has a tag that begins with \"product-\""),
+            "{said}"
+        );
+        let (said, status) = triggers(&["--columns", "title", "--list-tag", "products", "--check"]);
+        assert!(status == 1 && said.contains("is not the one"), "{said}");
         run(&format!("INSERT INTO {table} VALUES (7, 'a', 10, 0)")).await;
         // A page that is generated before its invalidation has a number is generated once more.
         let mut other = db.connection().await;
@@ -1105,7 +1121,7 @@ async fn printed_triggers_run_as_they_are() {
             let policy = Refresh::every(DAY);
             let own = site.clone();
             let generate = move || async move {
-                own.tag(["product-7"]);
+                own.tag(["product-7", "products"]);
                 Ok::<_, String>(price)
             };
             let content = site.content("part/7", &policy, generate).await;
@@ -1122,6 +1138,8 @@ async fn printed_triggers_run_as_they_are() {
         })
         .await;
 
+        let (said, status) = check();
+        assert_eq!(status, 0, "{said}");
         let (migration, status) = triggers(&["--columns", "title,price", "--drop"]);
         assert_eq!(status, 0, "{migration}");
         run(&migration).await;

@@ -25,9 +25,7 @@ pub(super) fn drop(plan: &Plan<'_>) -> Vec<String> {
 
 fn function(plan: &Plan<'_>, change: Change) -> String {
     format!(
-        "CREATE FUNCTION {schema}.{name}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $perennial$
-{body}
-$perennial$",
+        "CREATE FUNCTION {schema}.{name}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $perennial${body}$perennial$",
         schema = plan.quoted(&plan.trigger.outbox_schema),
         name = plan.name(change),
         body = body(plan, change),
@@ -41,7 +39,14 @@ pub(super) fn body(plan: &Plan<'_>, change: Change) -> String {
         _ if plan.trigger.by_row => row(plan, change),
         _ => statement(plan, change),
     };
-    format!("BEGIN\n{writes}\n    RETURN NULL;\nEND")
+    format!(
+        "
+BEGIN
+{writes}
+    RETURN NULL;
+END
+"
+    )
 }
 
 fn trigger(plan: &Plan<'_>, change: Change) -> String {
