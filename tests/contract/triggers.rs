@@ -7,11 +7,12 @@ use perennial::{
     sql::{ColumnType, Trigger},
 };
 use perennial_store::{Discard, Epoch, Invalidated};
-use perennial_testkit::{Db, on_each_database, store::ask};
+use perennial_testkit::{Db, on_each_database, store::ask, with_pool};
 
 on_each_database! {
     each_change_writes_the_names_of_its_rows_and_no_others
     name_is_that_of_format_for_each_type_and_value
+    name_is_that_of_format_for_random_rows
     change_that_is_rolled_back_writes_nothing
     insert_id_and_affected_rows_stay_the_applications
     triggers_are_made_again_and_removed
@@ -237,6 +238,124 @@ async fn name_is_that_of_format_for_each_type_and_value(db: Db) {
         let coarse = ["tag_prefix:text-", "tag_prefix:value-"];
         assert_eq!(written(&db).await, set(&coarse));
     }
+}
+
+/// What a handler's driver returns of each row, beside the names that the triggers have written for it.
+async fn name_is_that_of_format_for_random_rows(db: Db) {
+    use proptest::{
+        prelude::*,
+        strategy::{Strategy, ValueTree},
+        test_runner::TestRunner,
+    };
+
+    const ROWS: usize = 200;
+    db.store().await;
+    let engine = engine(&db);
+    let (padded, small) = match engine {
+        Engine::Sqlite => ("TEXT", "INTEGER"),
+        _ => ("CHAR(8)", "SMALLINT"),
+    };
+    let uuid_type = match engine {
+        Engine::Postgres => "UUID",
+        Engine::MySql => "BINARY(16)",
+        _ => "BLOB",
+    };
+    let (big, charset) = match engine {
+        Engine::MySql => ("BIGINT UNSIGNED", "CHARACTER SET utf8mb4"),
+        _ => ("BIGINT", ""),
+    };
+    db.execute(&format!(
+        "CREATE TABLE sample (n INTEGER PRIMARY KEY, big {big}, small {small}, txt VARCHAR(60), padded {padded}, uid {uuid_type}) {charset}"
+    ))
+    .await;
+    let mut trigger = Trigger::on("sample")
+        .column("n", ColumnType::Integer)
+        .column("big", ColumnType::Integer)
+        .column("small", ColumnType::Integer)
+        .column("txt", ColumnType::Text)
+        .column("padded", ColumnType::Text)
+        .column("uid", ColumnType::Uuid)
+        .columns(["txt"]);
+    for column in ["big", "small", "txt", "padded", "uid"] {
+        trigger = trigger.tag(format!("{column}-{{n}}-{{{column}}}"));
+    }
+    install(&db, &trigger).await;
+    let mut runner = TestRunner::deterministic();
+    // Trailing spaces, both cases, characters that a collation takes for equal, and any others that are visible.
+    let text = prop_oneof![
+        "[aA\u{e4}\u{c4} ]{0,8}",
+        "[a-z]{1,4} {0,4}",
+        "(a\u{308}|\u{e4}|e\u{301}|\u{e9}|\u{df}|ss){0,3}",
+        "\\PC{0,8}",
+    ];
+    let row = (
+        any::<u64>(),
+        any::<i16>(),
+        proptest::option::weighted(0.9, text.clone()),
+        proptest::option::weighted(0.9, text),
+        proptest::option::weighted(0.9, any::<[u8; 16]>()),
+    );
+    let hex = |bytes: &[u8]| {
+        let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
+        digits.collect::<String>()
+    };
+    let literal = |text: &Option<String>| match text {
+        None => "NULL".to_owned(),
+        Some(text) => match engine {
+            Engine::Postgres => {
+                format!("convert_from('\\x{}'::bytea, 'UTF8')", hex(text.as_bytes()))
+            }
+            Engine::MySql => format!("CONVERT(X'{}' USING utf8mb4)", hex(text.as_bytes())),
+            _ => format!("CAST(X'{}' AS TEXT)", hex(text.as_bytes())),
+        },
+    };
+    let mut expected = BTreeSet::new();
+    for n in 0..ROWS {
+        let (big, small, txt, padded, uid) = row.new_tree(&mut runner).expect("is made").current();
+        let big = match engine {
+            Engine::MySql => big.to_string(),
+            _ => big.cast_signed().to_string(),
+        };
+        expected.insert(format!("tag:big-{n}-{big}"));
+        expected.insert(format!("tag:small-{n}-{small}"));
+        let uid = uid.map(|bytes| {
+            let digits = hex(&bytes);
+            let parts = [
+                &digits[..8],
+                &digits[8..12],
+                &digits[12..16],
+                &digits[16..20],
+                &digits[20..],
+            ];
+            expected.insert(format!("tag:uid-{n}-{}", parts.join("-")));
+            match engine {
+                Engine::Postgres => format!("'{digits}'::uuid"),
+                _ => format!("X'{digits}'"),
+            }
+        });
+        let uid = uid.unwrap_or_else(|| "NULL".to_owned());
+        let (txt, padded) = (literal(&txt), literal(&padded));
+        db.execute(&format!(
+            "INSERT INTO sample VALUES ({n}, {big}, {small}, {txt}, {padded}, {uid})"
+        ))
+        .await;
+    }
+    with_pool!(db, pool => {
+        let rows = sqlx::query_as::<_, (i32, Option<String>, Option<String>)>("SELECT n, txt, padded FROM sample");
+        let rows = rows.fetch_all(&pool).await.expect("are read");
+        assert_eq!(rows.len(), ROWS);
+        for (n, txt, padded) in rows {
+            expected.extend(txt.map(|txt| format!("tag:txt-{n}-{txt}")));
+            expected.extend(padded.map(|padded| format!("tag:padded-{n}-{padded}")));
+        }
+    });
+    let written = written(&db).await;
+    let missing: Vec<_> = expected.difference(&written).collect();
+    let others: Vec<_> = written.difference(&expected).collect();
+    assert!(
+        missing.is_empty() && others.is_empty(),
+        "{missing:?} {others:?}"
+    );
 }
 
 async fn change_that_is_rolled_back_writes_nothing(db: Db) {

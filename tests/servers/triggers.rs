@@ -274,3 +274,94 @@ async fn forgotten_template_is_noticed(db: Db) {
         );
     }
 }
+
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod servers {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+
+    use perennial_testkit::{on_each_server, with_pool};
+    use sqlx::{AssertSqlSafe, Connection, Executor};
+
+    use super::*;
+
+    on_each_server! {
+        writers_wait_for_no_process_that_applies_what_they_have_written
+    }
+
+    /// Each writer has rows of its own, so that without triggers nobody waits for anybody.
+    async fn writers_wait_for_no_process_that_applies_what_they_have_written(db: Db) {
+        const WRITERS: usize = 16;
+        shop(&db, WRITERS).await;
+        let (session, waiting) = match engine(&db) {
+            Engine::Postgres => (
+                "SET lock_timeout = '5s'; SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL",
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
+                    AND query LIKE '%INTO product%'",
+            ),
+            _ => (
+                "SET innodb_lock_wait_timeout = 5; SET SESSION TRANSACTION ISOLATION LEVEL",
+                "SELECT count(*) FROM information_schema.innodb_trx t
+                    JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id
+                    WHERE p.db = DATABASE() AND t.trx_state = 'LOCK WAIT' AND p.info LIKE '%INTO product%'",
+            ),
+        };
+        let over = Arc::new(AtomicBool::new(false));
+        let mut appliers = JoinSet::new();
+        for _ in 0..3 {
+            let (site, over) = (open(&db, patient()).await, Arc::clone(&over));
+            appliers.spawn(async move {
+                while !over.load(SeqCst) {
+                    site.caught_up().await.expect("answers");
+                }
+            });
+        }
+        let seen = Arc::new(AtomicUsize::new(0));
+        with_pool!(db, pool => {
+            for isolation in ["REPEATABLE READ", "READ COMMITTED"] {
+                let mut writers = JoinSet::new();
+                for writer in 0..WRITERS {
+                    let mut connection = pool.acquire().await.expect("connects").detach();
+                    let session = format!("{session} {isolation}");
+                    writers.spawn(async move {
+                        let set = connection.execute(sqlx::raw_sql(AssertSqlSafe(session)));
+                        set.await.expect("is set");
+                        for round in 0..rounds(500, 50) {
+                            let mut transaction = connection.begin().await.expect("begins");
+                            // In one statement each, whose text the question above knows.
+                            for change in [
+                                format!("/* INTO product */ UPDATE product SET price = price + 1 WHERE id = {writer}"),
+                                format!("INSERT INTO product VALUES ({}, 0)", WRITERS + writer),
+                                format!("/* INTO product */ DELETE FROM product WHERE id = {}", WRITERS + writer),
+                            ] {
+                                let done = transaction.execute(sqlx::raw_sql(AssertSqlSafe(change.clone())));
+                                done.await.unwrap_or_else(|error| panic!("{isolation}: {change}: {error}"));
+                            }
+                            let ended = if (writer + round) % 4 == 0 {
+                                transaction.rollback().await
+                            } else {
+                                transaction.commit().await
+                            };
+                            ended.expect("ends");
+                        }
+                    });
+                }
+                while !writers.is_empty() {
+                    let waiting = db.int(waiting).await.expect("is counted");
+                    seen.fetch_add(usize::try_from(waiting).expect("is a count"), SeqCst);
+                    if let Ok(Some(ended)) =
+                        tokio::time::timeout(Duration::from_millis(5), writers.join_next()).await
+                    {
+                        ended.expect("no writer fails");
+                    }
+                }
+            }
+        });
+        over.store(true, SeqCst);
+        appliers.join_all().await;
+        assert_eq!(
+            seen.load(SeqCst),
+            0,
+            "writers that were seen to wait for a lock"
+        );
+    }
+}

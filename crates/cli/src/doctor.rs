@@ -3,6 +3,7 @@
 mod durability;
 mod examined;
 mod server;
+mod triggers;
 
 use serde_json::json;
 
@@ -41,7 +42,7 @@ struct Finding {
 }
 
 /// The checks in their order, each with its subject.
-const CHECKS: [(&str, &str); 15] = [
+const CHECKS: [(&str, &str); 16] = [
     ("connection", "the database answers, and how fast"),
     ("version", "the server is new enough"),
     ("tables", "Perennial's tables are there"),
@@ -62,6 +63,10 @@ const CHECKS: [(&str, &str); 15] = [
     ("encoding", "texts are stored as UTF-8"),
     ("size", "the size of each table"),
     ("locks", "no lock is held for very long"),
+    (
+        "triggers",
+        "the triggers of each table are there, and not disabled",
+    ),
     (
         "entries",
         "no page is in cooldown after a failure, and processes run one version",

@@ -110,6 +110,7 @@ impl<'a> ExaminedDatabase<'a> {
             "encoding" => self.encoding().await,
             "size" => self.size().await,
             "locks" => self.locks().await,
+            "triggers" => self.triggers().await,
             _ => self.entries().await,
         }
     }
