@@ -72,4 +72,5 @@ mod rolled_back;
 mod sqlx_drivers;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod statement_plans;
+mod trigger_migrations;
 mod triggers;

@@ -18,7 +18,7 @@ on_each_database! {
     triggers_are_made_again_and_removed
 }
 
-fn engine(db: &Db) -> Engine {
+pub(crate) fn engine(db: &Db) -> Engine {
     match db.url().split(':').next() {
         Some("postgres") => Engine::Postgres,
         Some("mysql") => Engine::MySql,
@@ -26,14 +26,14 @@ fn engine(db: &Db) -> Engine {
     }
 }
 
-async fn install(db: &Db, trigger: &Trigger) {
+pub(crate) async fn install(db: &Db, trigger: &Trigger) {
     for statement in trigger.create(engine(db)).expect("is valid") {
         db.execute(&statement).await;
     }
 }
 
 /// Returns the names that were written since the last call, and removes them.
-async fn written(db: &Db) -> BTreeSet<String> {
+pub(crate) async fn written(db: &Db) -> BTreeSet<String> {
     let store = db.store().await;
     let mut names = BTreeSet::new();
     loop {
@@ -47,7 +47,7 @@ async fn written(db: &Db) -> BTreeSet<String> {
     }
 }
 
-fn set(names: &[&str]) -> BTreeSet<String> {
+pub(crate) fn set(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 

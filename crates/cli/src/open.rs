@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use perennial::{Builder, Perennial};
+use perennial::{Builder, Perennial, sql::Database};
 use perennial_store::sql::without_password;
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, sqlite::SqliteConnectOptions};
 
@@ -74,6 +74,18 @@ impl Source {
         }
         let pool = sqlx::SqlitePool::connect(url).await?;
         Ok(self.builder().with_pool(pool).await?)
+    }
+
+    /// Opens a database that is there, with or without Perennial's tables.
+    pub(crate) async fn database(&self) -> Result<Database> {
+        // A server that is not told of the end may log it.
+        let _ = self.within(self.connect().await?.close()).await;
+        let url = self.url()?;
+        let database = match url.starts_with("sqlite:") {
+            true => sqlx::SqlitePool::connect(url).await?.into(),
+            false => Database::open(url).await?,
+        };
+        Ok(database.statement_timeout(self.timeout))
     }
 
     /// Opens the site, and makes the tables if they are missing.

@@ -3,13 +3,11 @@
 //! nothing.
 
 use clap::Args;
-use perennial::{
-    driver::Engine,
-    entries::EntryFilter,
-    sql::{ColumnType, Trigger},
+use perennial::{driver::Engine, entries::EntryFilter, sql::Trigger};
+use perennial_store::sql::{
+    dialect_of,
+    triggers::{Column, Table},
 };
-use perennial_store::sql::dialect_of;
-use sqlx::{AnyConnection, AssertSqlSafe, Row};
 
 use crate::{Failure, Result, open::Source, print};
 
@@ -34,23 +32,6 @@ pub(crate) struct TriggerOptions {
     /// that escape them, and the templates whose tags no stored page has.
     #[arg(long)]
     check: bool,
-}
-
-/// What a database says of a column.
-struct Column {
-    name: String,
-    type_name: String,
-    is_key: bool,
-}
-
-/// What a database says of a table.
-struct Table {
-    columns: Vec<Column>,
-    /// It is no table, but a view.
-    is_view: bool,
-    is_partitioned: bool,
-    /// The schema of Perennial's tables, on PostgreSQL.
-    outbox_schema: Option<String>,
 }
 
 impl TriggerOptions {
@@ -111,10 +92,10 @@ impl TriggerOptions {
             Some((schema, name)) if engine == Engine::Postgres => (Some(schema), name),
             _ => (None, &*self.table),
         };
-        let mut connection = source.connect().await?;
-        let outbox = source.table("outbox");
-        let reading = read(&mut connection, engine, schema, name, &outbox);
-        let table = source.within(reading).await??;
+        let database = source.database().await?;
+        let table = source
+            .within(Table::read(&database, schema, name))
+            .await??;
         if table.columns.is_empty() {
             return Err(Failure::Failed(format!(
                 "there is no table {:?} in this database that the role may see",
@@ -132,7 +113,7 @@ impl TriggerOptions {
             trigger = trigger.schema(schema);
         }
         for column in &table.columns {
-            match column_type(engine, &column.type_name) {
+            match column.column_type(engine) {
                 Some(column_type) => trigger = trigger.column(&*column.name, column_type),
                 None => self.refuse_in_templates(column)?,
             }
@@ -158,12 +139,17 @@ impl TriggerOptions {
         }
         let key = table.columns.iter().filter(|column| column.is_key);
         trigger = trigger.key(key.map(|column| &*column.name));
-        if let Some(schema) = table.outbox_schema {
-            trigger = trigger.outbox_schema(schema);
-        } else if engine == Engine::Postgres {
-            return Err(Failure::Failed(format!(
-                "there is no table {outbox:?}, which the triggers write: a site makes its tables when it starts; `perennial ddl` prints them"
-            )));
+        if engine == Engine::Postgres {
+            let outbox = source.table("outbox");
+            let found = source
+                .within(Table::schema_of(&database, &outbox))
+                .await??;
+            trigger = trigger.outbox_schema(found.ok_or_else(|| {
+                Failure::Failed(format!(
+                    "there is no table {outbox:?}, which the triggers write: a site makes its tables when it starts; `perennial ddl` prints \
+                     them"
+                ))
+            })?);
         }
         if table.is_partitioned {
             trigger = trigger.for_each_row();
@@ -183,109 +169,6 @@ impl TriggerOptions {
             None => Ok(()),
         }
     }
-}
-
-/// Returns the type of a column in a template, or `None` if it has no place there.
-fn column_type(engine: Engine, type_name: &str) -> Option<ColumnType> {
-    let name = type_name.to_lowercase();
-    let is_one_of = |names: &[&str]| names.contains(&&*name);
-    match engine {
-        Engine::Postgres if is_one_of(&["smallint", "integer", "bigint"]) => {
-            Some(ColumnType::Integer)
-        }
-        Engine::Postgres if is_one_of(&["text", "character varying", "character"]) => {
-            Some(ColumnType::Text)
-        }
-        Engine::MySql if is_one_of(&["tinyint", "smallint", "mediumint", "int", "bigint"]) => {
-            Some(ColumnType::Integer)
-        }
-        Engine::MySql if name == "binary(16)" => Some(ColumnType::Uuid),
-        Engine::MySql
-            if is_one_of(&[
-                "char",
-                "varchar",
-                "tinytext",
-                "text",
-                "mediumtext",
-                "longtext",
-            ]) =>
-        {
-            Some(ColumnType::Text)
-        }
-        _ if name == "uuid" => Some(ColumnType::Uuid),
-        // By SQLite's rules of affinity.
-        Engine::Sqlite if name.contains("int") => Some(ColumnType::Integer),
-        Engine::Sqlite
-            if ["char", "clob", "text"]
-                .iter()
-                .any(|word| name.contains(word)) =>
-        {
-            Some(ColumnType::Text)
-        }
-        Engine::Sqlite if name == "blob" => Some(ColumnType::Uuid),
-        _ => None,
-    }
-}
-
-/// The columns of a table. Each row: its name, type, 1 in the primary key, and what kind of table it is.
-const POSTGRES: &str =
-    "SELECT a.attname::text, format_type(coalesce(nullif(t.typbasetype, 0), a.atttypid), NULL),
-        CASE WHEN a.attnum = ANY (i.indkey::int2[]) THEN 1 ELSE 0 END, c.relkind::text
-    FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_type t ON t.oid = a.atttypid
-    LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary
-    WHERE c.oid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum";
-const MYSQL: &str = "SELECT CAST(c.column_name AS CHAR), CAST(IF(c.column_type = 'binary(16)', c.column_type, c.data_type) AS CHAR),
-        IF(c.column_key = 'PRI', 1, 0), CAST(t.table_type AS CHAR)
-    FROM information_schema.columns c JOIN information_schema.tables t USING (table_schema, table_name)
-    WHERE c.table_schema = DATABASE() AND c.table_name = ? ORDER BY c.ordinal_position";
-const SQLITE: &str = "SELECT c.name, c.type, min(c.pk, 1), s.type
-    FROM sqlite_schema s JOIN pragma_table_xinfo(s.name) c WHERE s.name = ? AND s.type IN ('table', 'view') ORDER BY c.cid";
-
-async fn read(
-    connection: &mut AnyConnection,
-    engine: Engine,
-    schema: Option<&str>,
-    table: &str,
-    outbox: &str,
-) -> Result<Table, sqlx::Error> {
-    let quoted = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
-    let (query, name) = match engine {
-        Engine::Postgres => {
-            let parts = schema.into_iter().chain([table]).map(quoted);
-            (POSTGRES, parts.collect::<Vec<_>>().join("."))
-        }
-        Engine::MySql => (MYSQL, table.to_owned()),
-        _ => (SQLITE, table.to_owned()),
-    };
-    let rows = sqlx::query(query).bind(name).fetch_all(&mut *connection);
-    let mut found = Table {
-        columns: Vec::new(),
-        is_view: false,
-        is_partitioned: false,
-        outbox_schema: None,
-    };
-    for row in rows.await? {
-        let is_key = match row.try_get::<i64, _>(2) {
-            Ok(is_key) => is_key,
-            Err(_) => row.try_get::<i32, _>(2)?.into(),
-        };
-        let kind: String = row.try_get(3)?;
-        found.is_view |= ["v", "m", "VIEW", "view"].contains(&&*kind);
-        found.is_partitioned |= kind == "p";
-        found.columns.push(Column {
-            name: row.try_get(0)?,
-            type_name: row.try_get(1)?,
-            is_key: is_key != 0,
-        });
-    }
-    if engine == Engine::Postgres {
-        let schema = format!(
-            "SELECT n.nspname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass('{outbox}')"
-        );
-        let schema = sqlx::query_scalar(AssertSqlSafe(schema));
-        found.outbox_schema = schema.fetch_optional(connection).await?;
-    }
-    Ok(found)
 }
 
 /// The beginning of the migration, which says what it needs.

@@ -294,10 +294,15 @@ impl Db {
 
     /// Runs a statement without arguments, and returns the number of changed rows.
     pub async fn execute(&self, sql: &str) -> u64 {
+        let done = self.try_execute(sql).await;
+        done.unwrap_or_else(|error| panic!("{sql}: {error}"))
+    }
+
+    /// Runs a statement that may fail, as [`execute`](Self::execute) does.
+    pub async fn try_execute(&self, sql: &str) -> Result<u64, sqlx::Error> {
         let statement = sqlx::raw_sql(AssertSqlSafe(sql));
         let done = sqlx::Executor::execute(self.pool().await, statement).await;
-        done.unwrap_or_else(|error| panic!("{sql}: {error}"))
-            .rows_affected()
+        done.map(|done| done.rows_affected())
     }
 
     /// Returns a transaction with a changed row. Open until dropped.

@@ -3,9 +3,14 @@
 //! What is installed is compared with what would be printed, by its text. Only white space may differ, as tools
 //! change it.
 
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
-use super::{Change, Plan, Trigger, mysql, postgres, sqlite};
+use super::{
+    Change, Column, ColumnType, Plan, Table, Trigger, mysql, postgres, sqlite, template::Template,
+};
 use crate::{
     driver::{Engine, Row},
     error::Error,
@@ -38,6 +43,15 @@ pub enum TriggerFault {
         /// The name of the trigger.
         trigger: String,
     },
+    /// A trigger reads a column that the table does not have, or that has another type by now. Of a missing
+    /// one, each write of the table fails with the database's error.
+    #[non_exhaustive]
+    Column {
+        /// The name of the column.
+        column: String,
+        /// The type in the database, or `None` if there is no such column.
+        type_name: Option<String>,
+    },
     /// Some changes of the table fire no trigger.
     #[non_exhaustive]
     Escapes {
@@ -58,6 +72,20 @@ impl fmt::Display for TriggerFault {
             Self::Disabled { trigger } => write!(
                 f,
                 "the trigger {trigger:?} is disabled: `ALTER TABLE … ENABLE TRIGGER`"
+            ),
+            Self::Column {
+                column,
+                type_name: None,
+            } => write!(
+                f,
+                "the table has no column {column:?}, which the triggers read: change the template or the columns, and {print}"
+            ),
+            Self::Column {
+                column,
+                type_name: Some(name),
+            } => write!(
+                f,
+                "the column {column:?} in a template has the type {name}, and not the one that the trigger was told: change the template, and {print}"
             ),
             Self::Escapes { what } => f.write_str(what),
         }
@@ -93,6 +121,8 @@ impl Trigger {
         let plan = self.plan(database.driver().engine())?;
         let checking = async {
             let mut faults = plan.compare(&installed(&plan, database).await?);
+            let schema = self.schema.as_deref();
+            faults.extend(plan.columns_of(&Table::read(database, schema, &self.table).await?));
             faults.extend(escapes(&plan, database).await?);
             Ok(faults)
         };
@@ -134,6 +164,39 @@ impl Plan<'_> {
             }
         };
         self.changes().iter().filter_map(fault).collect()
+    }
+
+    /// Returns the columns that the triggers read otherwise than the table has them.
+    fn columns_of(&self, table: &Table) -> Vec<TriggerFault> {
+        let in_templates: BTreeSet<_> = self.tags.iter().flat_map(Template::columns).collect();
+        let mut read = self.compared();
+        read.extend(&self.key);
+        let read: BTreeSet<_> = read.into_iter().collect();
+        let fault = |column: &str| {
+            let there = table.columns.iter().find(|there| there.name == column);
+            let has_its_type = |there: &Column| {
+                use ColumnType::{Text, Uuid};
+                match (self.column_type(column), there.column_type(self.engine)) {
+                    // A UUID as a text.
+                    (Uuid, Some(Text)) => true,
+                    (Text, Some(Uuid)) => self.engine == Engine::Postgres,
+                    (told, has) => has == Some(told),
+                }
+            };
+            match there {
+                Some(there) if in_templates.contains(column) && !has_its_type(there) => {
+                    Some(Some(there.type_name.clone()))
+                }
+                Some(_) => None,
+                None => Some(None),
+            }
+        };
+        let faults = read.into_iter().filter_map(|column| {
+            let type_name = fault(column)?;
+            let column = column.to_owned();
+            Some(TriggerFault::Column { column, type_name })
+        });
+        faults.collect()
     }
 
     /// Returns the text by which an installed trigger is compared.
@@ -253,7 +316,11 @@ async fn escapes(plan: &Plan<'_>, database: &Database) -> Result<Vec<TriggerFaul
     Ok(escapes.map(|what| TriggerFault::Escapes { what }).collect())
 }
 
-async fn ask(database: &Database, query: &str, arguments: &[&str]) -> Result<Vec<Row>, Error> {
+pub(super) async fn ask(
+    database: &Database,
+    query: &str,
+    arguments: &[&str],
+) -> Result<Vec<Row>, Error> {
     let connections = database.connections();
     let dialect = connections.dialect().await?;
     let statement = Statement::new(dialect, "", query);
@@ -262,6 +329,6 @@ async fn ask(database: &Database, query: &str, arguments: &[&str]) -> Result<Vec
     done.map(|done| done.rows).map_err(failed)
 }
 
-fn failed(error: crate::driver::DriverError) -> Error {
+pub(super) fn failed(error: crate::driver::DriverError) -> Error {
     Error::database("the database failed while its triggers were checked", error)
 }

@@ -3,13 +3,14 @@
 //!
 //! `template.rs` reads the templates of tags. `sqlite.rs`, `postgres.rs` and `mysql.rs` write the statements; what
 //! their expressions have in common is here. Nothing is installed: the statements are for a migration. `check.rs`
-//! alone asks a database, whether it has them.
+//! asks a database whether it has them, and `columns.rs` which columns a table has.
 //!
 //! Invariants: a trigger's name for a row is what `format!` makes of the same template in a handler, byte for
 //! byte; where that cannot be said, the fixed beginning of the template is invalidated in its place, so that
 //! more is invalidated and never less; and no byte of a template or of a row becomes SQL.
 
 mod check;
+mod columns;
 mod mysql;
 mod postgres;
 mod sqlite;
@@ -27,6 +28,7 @@ use crate::{
     sql::schema::check_prefix,
 };
 pub use check::TriggerFault;
+pub use columns::{Column, Table};
 
 /// The number of names in one statement above which the fixed beginning of a template is invalidated in their
 /// place, on PostgreSQL.
