@@ -9,7 +9,9 @@ use std::{sync::Arc, time::Duration};
 pub struct RefreshAfter(pub Duration);
 
 /// The tags of the response, beside those of the [layer](crate::layer::RefreshLayer::tag): names of
-/// the data that the response depends on.
+/// the data that the response depends on. With its parts, a page has 256 tags and parts at most: beyond them, each
+/// invalidation of anything makes it stale, and a warning says so. A list of many rows has one tag for all of
+/// them.
 ///
 /// ```
 /// use axum::{Extension, extract::Path, response::IntoResponse};

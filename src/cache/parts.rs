@@ -266,7 +266,7 @@ impl RunContext {
     /// Inherits the keys, tags, freshness and epoch of a part. `seen` is the epoch up to which this process
     /// knew all invalidations when it asked for the part.
     pub(crate) fn inherit(&self, part: &Version, seen: Epoch, context: &DecisionContext<'_>) {
-        self.change(part.page.meta.key(), |inherited| {
+        self.change(|inherited| {
             inherited.add(part, seen, context);
         });
     }
@@ -278,13 +278,13 @@ impl RunContext {
 
     /// Inherits the tags and the interval of a response that an inner layer has passed on and not stored.
     pub(crate) fn inherit_passed(&self, tags: &[String], interval: Duration) {
-        self.change("", |inherited| {
+        self.change(|inherited| {
             inherited.tags.extend(tags.iter().cloned());
             inherited.limit_freshness(interval);
         });
     }
 
-    fn change(&self, part: &str, change: impl FnOnce(&mut Inherited)) {
+    fn change(&self, change: impl FnOnce(&mut Inherited)) {
         let are_too_many = {
             let mut inherited = locked(&self.inherited);
             change(&mut inherited);
@@ -292,9 +292,11 @@ impl RunContext {
         };
         // Logged after the lock, as a subscriber of the log may call the site.
         if are_too_many {
+            let key = self.chain.as_ref().map(|chain| &*chain.key);
             tracing::warn!(
-                part,
-                "content has more than {MAX_DEPENDENCIES} parts and tags: each invalidation makes the content stale; give a list as one value, in place of its items"
+                key,
+                "content has more than {MAX_DEPENDENCIES} parts and tags, so that each invalidation of anything makes it stale: give the page one \
+                 tag for all rows of a list, in place of a tag for each, and make the list one value, in place of a part for each item"
             );
         }
     }
@@ -340,6 +342,6 @@ pub(crate) fn waits_for_itself(site: SiteId, key: &str) -> bool {
 /// Adds tags to the content that this task generates, if it generates any.
 pub(crate) fn attach(tags: Vec<String>) {
     if let Some(run) = generator() {
-        run.change("", |inherited| inherited.tags.extend(tags));
+        run.change(|inherited| inherited.tags.extend(tags));
     }
 }

@@ -126,8 +126,8 @@ impl Builder {
         self
     }
 
-    /// Sets the [revision](Self::revision) to a digest of the executable, which takes some tenths
-    /// of a second.
+    /// Sets the [revision](Self::revision) to a digest of the executable. This takes some tenths of a second in a
+    /// release build, and seconds in a debug build, whose executable has hundreds of megabytes: not for tests.
     pub fn revision_of_executable(mut self) -> Self {
         self.digests_executable = true;
         self

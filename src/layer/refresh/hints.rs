@@ -21,6 +21,14 @@ pub(super) struct Hints {
     others: AtomicU32,
 }
 
+/// Returns the names of types. Older releases of the crate `http` keep them to themselves.
+fn listed(types: &[String]) -> String {
+    match types {
+        [] => "unknown, as this release of the crate `http` does not name them: `cargo update -p http`".to_owned(),
+        types => types.join(", "),
+    }
+}
+
 impl Hints {
     /// A request has extensions of these types, which nobody has declared.
     pub(super) fn undeclared(&self, path: &str, types: impl FnOnce() -> Vec<String>) {
@@ -29,7 +37,7 @@ impl Hints {
         }
         tracing::warn!(
             path,
-            types = types().join(", "),
+            types = listed(&types()),
             "requests bypass the cache, as a middleware outside of the layer adds extensions of these types, which may identify the visitor \
              (logged once for each layer). For each type T, tell the layer or, for the whole site, the builder: `.ignore_extension::<T>()` \
              if the handler can generate the page without it, `.share_extension::<T>()` if it is equal for all visitors; or let some \
@@ -46,7 +54,7 @@ impl Hints {
         }
         tracing::warn!(
             path,
-            types = types.join(", "),
+            types = listed(types),
             "a response has extensions of these types, and a stored page has none, so it is not stored: an outer middleware may need them, \
              to render a template, say (logged once for each layer). Put the middleware that reads them inside of the layer, or, for each \
              type T that nobody outside needs, declare `.drop_response_extension::<T>()` at the layer or the builder"
