@@ -4,3 +4,4 @@
 mod lock_contention;
 mod other_languages;
 mod staleness;
+mod triggers;

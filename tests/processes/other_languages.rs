@@ -29,7 +29,7 @@ const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/processes/");
 
 /// A Python with the drivers. Without one, tests that need it are skipped where skipping is
 /// allowed.
-fn python() -> Option<String> {
+pub(crate) fn python() -> Option<String> {
     let named = std::env::var("PERENNIAL_TEST_PYTHON").ok();
     let pythons = ["python3".to_owned(), "/usr/bin/python3".to_owned()];
     let found = named.into_iter().chain(pythons).find(|python| {
@@ -52,7 +52,7 @@ fn python() -> Option<String> {
     found
 }
 
-fn in_python(python: &str, db: &Db) -> Contender {
+pub(crate) fn in_python(python: &str, db: &Db) -> Contender {
     let script = format!("{FOLDER}contender.py");
     Contender::run(Command::new(python).args([&*script, db.url()]))
 }

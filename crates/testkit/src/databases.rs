@@ -359,6 +359,13 @@ impl Db {
         value.unwrap_or_else(|error| panic!("{sql}: {error}"))
     }
 
+    /// The text in the first column of the first row.
+    pub async fn text(&self, sql: &str) -> String {
+        let query = sqlx::query_scalar(AssertSqlSafe(sql));
+        let value = query.fetch_one(self.pool().await).await;
+        value.unwrap_or_else(|error| panic!("{sql}: {error}"))
+    }
+
     /// Returns the statement that raises the latest epoch.
     pub fn raise_epochs(&self, by: u64) -> String {
         if self.url.starts_with("postgres") {
