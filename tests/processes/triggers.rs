@@ -5,6 +5,9 @@
 //! A row has a number that grows with each change of it, and ids are used once. So the judge needs no order of the
 //! changes: a page is too old if it shows a smaller number than the row had before the visit began, or a row that
 //! was not there any more, or if it lacks a row that was there before the visit and has not changed since.
+//!
+//! While many write, a page whose invalidation was lost is soon stale by another one. So the second half of the trial
+//! is of single transactions, after each of which every page of every process has to show the rows.
 
 use std::{
     collections::BTreeMap,
@@ -53,11 +56,11 @@ fn engine(db: &Db) -> Engine {
     }
 }
 
-/// The time of the trial: long enough for some hundreds of transactions, or what the environment says.
+/// The time of each half of the trial.
 fn time() -> Duration {
     let seconds = std::env::var("PERENNIAL_TEST_SECONDS").ok();
     let seconds = seconds.map(|text| text.parse().expect("seconds"));
-    Duration::from_secs(seconds.unwrap_or(6))
+    Duration::from_secs(seconds.unwrap_or(12) / 2)
 }
 
 /// The rows by their ids, each with its shelf and its number.
@@ -214,13 +217,13 @@ fn client(db: &Db) -> Option<Child> {
 }
 
 /// Writes by the client program, until it is killed or has ended.
-fn write_by_client(db: &Db, changes: &mut Changes) {
+fn write_by_client(db: &Db, changes: &mut Changes, most: u32) {
     let Some(mut client) = client(db) else { return };
     let mut input = client.stdin.take().expect("is piped");
     if changes.engine == Engine::Sqlite {
         writeln!(input, ".timeout 20000").expect("is alive");
     }
-    for _ in 0..1 + changes.random.below(8) {
+    for _ in 0..1 + changes.random.below(most) {
         for statement in changes.transaction() {
             writeln!(input, "{statement};").expect("is alive");
         }
@@ -234,9 +237,9 @@ fn write_by_client(db: &Db, changes: &mut Changes) {
     client.wait().expect("ends");
 }
 
-fn write_by_python(python: &str, db: &Db, changes: &mut Changes) {
+fn write_by_python(python: &str, db: &Db, changes: &mut Changes, most: u32) {
     let mut contender: Contender = in_python(python, db);
-    for _ in 0..1 + changes.random.below(8) {
+    for _ in 0..1 + changes.random.below(most) {
         let mut statements = changes.transaction();
         if changes.random.below(4) == 0 {
             // Ends without its last word.
@@ -286,6 +289,45 @@ fn breaches(
         }
     }
     breaches
+}
+
+/// Waits until each page of each process shows the rows, which nobody changes meanwhile, and returns what does not
+/// after the time that is allowed.
+async fn shows_the_rows(db: &Db, processes: &[SocketAddr]) -> Vec<String> {
+    let rows = rows(db).await;
+    let newest = rows.keys().max().copied().unwrap_or_default();
+    // The latest books, with those that are gone, and each shelf.
+    let books =
+        (newest.saturating_sub(36)..=newest).map(|id| (format!("/book/{id}"), Some(id), None));
+    let shelves = (0..SHELVES).map(|shelf| (format!("/shelf/{shelf}"), None, Some(shelf)));
+    let pages: Vec<_> = books
+        .chain(shelves)
+        .chain([("/all".to_owned(), None, None)])
+        .collect();
+    let begun = Instant::now();
+    let mut wrong = Vec::new();
+    for address in processes {
+        for (path, id, shelf) in &pages {
+            let is_of_page = |(it, (on, _)): &(&u32, &(u32, u64))| {
+                id.is_none_or(|id| id == **it) && shelf.is_none_or(|shelf| shelf == *on)
+            };
+            let expected = rows.iter().filter(is_of_page);
+            let expected: BTreeMap<_, _> =
+                expected.map(|(id, (_, number))| (*id, *number)).collect();
+            loop {
+                let shown = visit(*address, path).await;
+                if shown == expected {
+                    break;
+                }
+                if begun.elapsed() > ALLOWED {
+                    wrong.push(format!("{path} shows {shown:?} in place of {expected:?}"));
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+    wrong
 }
 
 async fn visit(address: SocketAddr, path: &str) -> BTreeMap<u32, u64> {
@@ -341,8 +383,8 @@ async fn no_page_is_older_than_promised_whoever_writes_the_rows(db: Db) {
         writers.push(std::thread::spawn(move || {
             while !over.load(SeqCst) {
                 match &python {
-                    Some(python) => write_by_python(python, &db, &mut changes),
-                    None => write_by_client(&db, &mut changes),
+                    Some(python) => write_by_python(python, &db, &mut changes, 8),
+                    None => write_by_client(&db, &mut changes, 8),
                 }
             }
         }));
@@ -395,7 +437,7 @@ async fn no_page_is_older_than_promised_whoever_writes_the_rows(db: Db) {
             found
         });
     }
-    let breaches: Vec<_> = visitors.join_all().await.into_iter().flatten().collect();
+    let mut breaches: Vec<_> = visitors.join_all().await.into_iter().flatten().collect();
     over.store(true, SeqCst);
     tokio::task::spawn_blocking(move || {
         for writer in writers {
@@ -404,10 +446,30 @@ async fn no_page_is_older_than_promised_whoever_writes_the_rows(db: Db) {
     })
     .await
     .expect("ends");
+    let python = python();
+    let mut changes = Changes {
+        random: Random(4711),
+        engine: engine(&db),
+        ids: Arc::clone(&ids),
+    };
+    let (begun, mut single) = (Instant::now(), 0);
+    while begun.elapsed() < time {
+        breaches.extend(shows_the_rows(&db, &processes).await);
+        single += 1;
+        let (db, python) = (Arc::clone(&db), python.clone());
+        let write = move || {
+            match &python {
+                Some(python) if single % 2 == 0 => write_by_python(python, &db, &mut changes, 1),
+                _ => write_by_client(&db, &mut changes, 1),
+            }
+            changes
+        };
+        changes = tokio::task::spawn_blocking(write).await.expect("writes");
+    }
     let (visits, shown) = (judged.visits.load(SeqCst), judged.rows.load(SeqCst));
     let made = ids.load(SeqCst);
     println!(
-        "{visits} visits to pages with {shown} rows, of {made} books: {} breaches",
+        "{visits} visits to pages with {shown} rows, {single} single transactions, {made} books: {} breaches",
         breaches.len()
     );
     assert_eq!(breaches, Vec::<String>::new());
