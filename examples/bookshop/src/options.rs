@@ -17,7 +17,7 @@ Usage: bookshop [--plain | --shop] [OPTIONS]
 Without --plain and --shop, the demonstration runs until Ctrl-C: two shops over one database,
 visitors who never stop, and a page that shows who regenerates what.
 
-      --plain                      The demonstration as text in this terminal, and its five stories
+      --plain                      The demonstration as text in this terminal, and its six stories
                                    one after another; ends by itself after a minute
       --shop                       The shop alone, in this process
       --listen ADDRESS             The address of the page or the shop [default: 127.0.0.1:3000]

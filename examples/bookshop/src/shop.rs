@@ -2,7 +2,8 @@
 //!
 //! The home page, the books and the orders are live. Perennial stores `/best-sellers`,
 //! `/new-releases` and the sidebar. The first request after the interval regenerates them, once for
-//! all copies of the shop on the same database; a new book makes the lists stale, too.
+//! all copies of the shop on the same database. The lists follow the table of books, too: a trigger makes
+//! them stale in the transaction that changes a book, whoever changes it.
 
 use std::{
     error::Error,
@@ -18,7 +19,12 @@ use axum::{
     routing::{get, post},
 };
 use humantime::{format_duration, format_rfc3339_seconds};
-use perennial::{Key, Perennial, Refresh};
+use perennial::{
+    Key, Perennial, Refresh,
+    driver::Engine,
+    locks::Locks,
+    sql::{Database, Trigger},
+};
 use sqlx::{AnyPool, AssertSqlSafe};
 
 use crate::options::Options;
@@ -30,12 +36,15 @@ pub(crate) async fn run(
     beside: impl FnOnce(&Perennial) -> Router,
 ) -> Result<(), Box<dyn Error>> {
     let listener = common::listen(&options.listen).await?;
-    let site = Perennial::open(&options.database).await?;
     // The shop's own tables, through sqlx's pool for any kind of database. A pool for one kind
     // (`SqlitePool`) could be shared with the site: `Perennial::with_pool(pool)`.
     sqlx::any::install_default_drivers();
+    let database = Database::open(&options.database).await?;
+    let locks = Locks::with_pool(database.clone()).await?;
     let pool = AnyPool::connect(&options.database).await?;
-    furnish(&pool, &site).await?;
+    furnish(&pool, &locks).await?;
+    let site = Perennial::builder().trigger(books_trigger());
+    let site = site.with_pool(database).await?;
 
     let best = Refresh::every(options.best_sellers_every);
     let new = Refresh::every(options.new_releases_every);
@@ -55,9 +64,10 @@ pub(crate) async fn run(
         .route("/", get(home))
         .route("/books/{id}", get(book))
         .route("/buy/{id}", post(buy))
+        // The trigger names the lists; the layer shows their author the change at once.
         .route(
             "/books",
-            post(add_book).layer(site.invalidate_on_success(["catalogue"])),
+            post(add_book).layer(site.invalidate_as_responses_say().read_own_writes()),
         )
         .route("/best-sellers", get(best_sellers).layer(list(best)))
         .route("/new-releases", get(new_releases).layer(list(new)))
@@ -87,6 +97,8 @@ Buy a book; the best-sellers know of it when they are {best} old, not before:
 Add a book; the new releases know of it within a second, in all copies:
     curl -d 'title=The+Secret+of+Roots&author=You&year=2026' http://{address}/books
     curl http://{address}/new-releases
+Change a price by SQL alone; the lists show it within a second, in all copies, as the table has a trigger:
+    UPDATE books SET price = 500 WHERE id = 42
 Start a second copy; it is the same site:
     cargo run --release -p bookshop {features}-- --shop --database {database} --listen {next}
 Start both with --slow 20s --best-sellers-every 1m, and reload in two windows: one waits for the new list, at most 1 s, and the
@@ -105,8 +117,7 @@ other has the old one at once. Kill the copy that generates: within 15 s the oth
 }
 
 /// Makes and fills the tables once. Several copies may start at once: a lock admits one at a time.
-async fn furnish(pool: &AnyPool, site: &Perennial) -> Result<(), Box<dyn Error>> {
-    let locks = site.locks();
+async fn furnish(pool: &AnyPool, locks: &Locks) -> Result<(), Box<dyn Error>> {
     let lease = loop {
         match locks.try_lock("bookshop/furnish").await? {
             Some(lease) => break lease,
@@ -123,10 +134,11 @@ async fn furnish(pool: &AnyPool, site: &Perennial) -> Result<(), Box<dyn Error>>
         // No text but our own.
         let books = (1..).zip(CATALOGUE).map(|(id, (title, author, year))| {
             let [title, author] = [title, author].map(|text| text.replace('\'', "''"));
-            format!("({id}, '{title}', '{author}', {year})")
+            let price = 799 + id * 137 % 1500;
+            format!("({id}, '{title}', '{author}', {year}, {price})")
         });
         let books = books.collect::<Vec<_>>().join(", ");
-        let books = format!("INSERT INTO books (id, title, author, year) VALUES {books}");
+        let books = format!("INSERT INTO books (id, title, author, year, price) VALUES {books}");
         // Orders to begin with: the same in every new shop, one each three hours back from now.
         let now = now();
         let orders = (0..300).map(|n| {
@@ -142,15 +154,33 @@ async fn furnish(pool: &AnyPool, site: &Perennial) -> Result<(), Box<dyn Error>>
         }
         transaction.commit().await?;
     }
+    let engine = match pool.acquire().await?.backend_name() {
+        "PostgreSQL" => Engine::Postgres,
+        "MySQL" => Engine::MySql,
+        _ => Engine::Sqlite,
+    };
+    // In a real shop this is a migration: `perennial triggers` prints it.
+    for statement in books_trigger().create(engine)? {
+        sqlx::raw_sql(AssertSqlSafe(statement))
+            .execute(pool)
+            .await?;
+    }
     Ok(lease.release().await?)
 }
 
 const SCHEMA: [&str; 2] = [
     "CREATE TABLE IF NOT EXISTS books (
-        id BIGINT PRIMARY KEY, title VARCHAR(200) NOT NULL, author VARCHAR(200) NOT NULL, year BIGINT NOT NULL
+        id BIGINT PRIMARY KEY, title VARCHAR(200) NOT NULL, author VARCHAR(200) NOT NULL, year BIGINT NOT NULL,
+        price BIGINT NOT NULL DEFAULT 1000
     )",
     "CREATE TABLE IF NOT EXISTS orders (book BIGINT NOT NULL REFERENCES books (id), bought_at BIGINT NOT NULL)",
 ];
+
+/// A change of what the lists show makes them stale.
+fn books_trigger() -> Trigger {
+    let shown = ["title", "author", "year", "price"];
+    Trigger::on("books").list_tag("catalogue").columns(shown)
+}
 
 /// Seconds since 1970.
 fn now() -> i64 {
@@ -171,6 +201,8 @@ struct Book {
     title: String,
     author: String,
     year: i64,
+    /// In cents.
+    price: i64,
     sold: i64,
 }
 
@@ -183,19 +215,20 @@ impl Shop {
     async fn books(&self, rest: &str) -> Result<Vec<Book>, sqlx::Error> {
         // Databases write arguments differently. Numbers can stand in the text.
         let sales = format!(
-            "SELECT id, title, author, year, COUNT(book) AS sold
+            "SELECT id, title, author, year, price, COUNT(book) AS sold
             FROM books LEFT JOIN orders ON book = id AND bought_at > {}
-            GROUP BY id, title, author, year {rest}",
+            GROUP BY id, title, author, year, price {rest}",
             now() - LATELY
         );
-        let rows = sqlx::query_as::<_, (i64, String, String, i64, i64)>(AssertSqlSafe(sales));
+        let rows = sqlx::query_as::<_, (i64, String, String, i64, i64, i64)>(AssertSqlSafe(sales));
         let rows = rows.fetch_all(&self.pool).await?;
         let books = rows.into_iter();
-        let books = books.map(|(id, title, author, year, sold)| Book {
+        let books = books.map(|(id, title, author, year, price, sold)| Book {
             id,
             title,
             author,
             year,
+            price,
             sold,
         });
         Ok(books.collect())
@@ -382,23 +415,38 @@ fn page(title: &str, main: &str, aside: &str) -> Html<String> {
 }
 
 fn card(book: &Book) -> String {
-    let Book { id, year, .. } = book;
+    let Book {
+        id, year, price, ..
+    } = book;
     let (title, author) = (escape(&book.title), escape(&book.author));
+    let price = euros(*price);
     let hue = id * 47 % 360;
     format!(
         r#"<li><a class="cover" style="--hue: {hue}" href="/books/{id}">{title}</a>
-<span>{author}, {year}</span> <form method="post" action="/buy/{id}"><button>Buy</button></form></li>
+<span>{author}, {year}, {price}</span> <form method="post" action="/buy/{id}"><button>Buy</button></form></li>
 "#
     )
 }
 
 fn item(book: &Book) -> String {
-    let Book { id, year, sold, .. } = book;
+    let Book {
+        id,
+        year,
+        price,
+        sold,
+        ..
+    } = book;
     let (title, author) = (escape(&book.title), escape(&book.author));
+    let price = euros(*price);
     format!(
-        r#"<li><a href="/books/{id}">{title}</a> <span>{author}, {year} · <b>{sold} sold</b></span></li>
+        r#"<li><a href="/books/{id}">{title}</a> <span>{author}, {year} · {price} · <b>{sold} sold</b></span></li>
 "#
     )
+}
+
+/// A price as the pages show it.
+pub(crate) fn euros(cents: i64) -> String {
+    format!("€\u{a0}{}.{:02}", cents / 100, cents % 100)
 }
 
 /// Text as HTML, also within double quotes.

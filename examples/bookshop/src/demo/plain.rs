@@ -1,4 +1,4 @@
-//! The demonstration as text: two rounds, and the five stories one after another.
+//! The demonstration as text: two rounds, and the six stories one after another.
 
 use std::{
     error::Error,

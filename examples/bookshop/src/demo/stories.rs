@@ -1,4 +1,4 @@
-//! Five stories. Each ends in a sentence that is computed from what the visitors saw.
+//! Six stories. Each ends in a sentence that is computed from what the visitors saw.
 
 use std::{
     error::Error,
@@ -6,15 +6,18 @@ use std::{
 };
 
 use perennial::entries::EntryState;
+use sqlx::{AnyConnection, AssertSqlSafe, Connection};
 
 use super::{
     Demo, KEY,
     copy::{COOLDOWN, LEASE, Settings},
     figures::Counts,
+    visitors::request,
 };
+use crate::shop::euros;
 
 /// The title of each story, and a sentence with its point.
-pub(super) const STORIES: [(&str, &str); 5] = [
+pub(super) const STORIES: [(&str, &str); 6] = [
     (
         "The page becomes stale under load",
         "200 more visitors come while one process holds the lease. The signs stay ◐, which is the old page at once, and the count of generations rises by one; beside it, by one for each process.",
@@ -34,6 +37,10 @@ pub(super) const STORIES: [(&str, &str); 5] = [
     (
         "The first visit ever, by 200 at once",
         "visitors of both processes wait (◆) for one generation.",
+    ),
+    (
+        "A price is changed by SQL",
+        "one UPDATE, and no line of the application: the shop's list of new releases has an interval of a week, and both processes show the new price about a second later.",
     ),
 ];
 
@@ -75,7 +82,8 @@ impl Demo {
             3 => self.generator_fails().await,
             4 => self.database_is_locked().await,
             5 => self.first_visit_ever().await,
-            _ => Err("there are five stories".into()),
+            6 => self.price_by_sql().await,
+            _ => Err("there are six stories".into()),
         };
         // The rounds go on, with a version that becomes stale by the clock.
         self.shops.set(self.usual()).await?;
@@ -242,6 +250,46 @@ impl Demo {
                 during.visitors,
                 with.errors,
                 slowest.as_millis(),
+            ),
+        ))
+    }
+
+    async fn price_by_sql(&self) -> Result<(bool, String), Box<dyn Error + Send + Sync>> {
+        // The newest book, which is the first one of the list.
+        const BOOK: i64 = 42;
+        let mut connection = AnyConnection::connect(&self.database).await?;
+        let price = format!("SELECT price FROM books WHERE id = {BOOK}");
+        let price = sqlx::query_scalar(AssertSqlSafe(price));
+        let before: i64 = price.fetch_one(&mut connection).await?;
+        let after = if before > 1000 { 995 } else { 1295 };
+        let shows = async |shop, cents| {
+            let list = request("GET", self.shops.address(shop), "/new-releases").await?;
+            Ok::<_, Box<dyn Error + Send + Sync>>(list.1.contains(&euros(cents)))
+        };
+        for shop in 0..2 {
+            shows(shop, before).await?;
+        }
+        let change = format!("UPDATE books SET price = {after} WHERE id = {BOOK}");
+        sqlx::raw_sql(AssertSqlSafe(change))
+            .execute(&mut connection)
+            .await?;
+        let changed = Instant::now();
+        let mut shown = [None; 2];
+        while shown.iter().any(Option::is_none) && changed.elapsed() < HANG {
+            for (shop, shown) in shown.iter_mut().enumerate() {
+                if shown.is_none() && shows(shop, after).await? {
+                    *shown = Some(changed.elapsed());
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let [a, b] = shown.map(|took| took.unwrap_or(HANG).as_secs_f64());
+        Ok((
+            shown.iter().all(Option::is_some),
+            format!(
+                "UPDATE books SET price = {after} WHERE id = {BOOK}: process A showed {} after {a:.1} s, and process B after {b:.1} s. \
+                 The trigger on the table had named the list in the transaction of the change.",
+                euros(after),
             ),
         ))
     }

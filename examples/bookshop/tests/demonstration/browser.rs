@@ -89,7 +89,7 @@ async fn visitor_who_touches_nothing_sees_the_round_and_each_story_goes_as_promi
         browser.screenshot(&picture).await.expect("is written");
     }
 
-    for story in 1..=5 {
+    for story in 1..=6 {
         let button = format!("#stories li:nth-child({story}) button");
         let button = browser.find(By::Css(button)).await.expect("a button");
         button.click().await.expect("is clicked");

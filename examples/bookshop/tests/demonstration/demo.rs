@@ -16,16 +16,16 @@ async fn state(demo: &Program) -> Value {
     serde_json::from_str(reply.text()).expect("is JSON")
 }
 
-/// The five stories are told in order. Each checks its promise, and the program fails with it.
+/// The six stories are told in order. Each checks its promise, and the program fails with it.
 #[test]
-fn plain_text_tells_two_rounds_and_five_stories() {
+fn plain_text_tells_two_rounds_and_six_stories() {
     let folder = Folder::new();
     let mut command = Command::new(example("bookshop"));
     command.args(["--plain", "--database", &folder.url()]);
     let output = command.output().expect("runs");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{output:?}");
-    assert_eq!(said.matches("Look at: ").count(), 5, "{said}");
+    assert_eq!(said.matches("Look at: ").count(), 6, "{said}");
     assert_eq!(said.matches("Round at ").count(), 2, "{said}");
     assert!(said.contains("visitors: "), "{said}");
     assert!(!said.contains('✗'), "{said}");
