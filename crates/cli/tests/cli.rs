@@ -2,7 +2,7 @@
 //! URLs are in the environment.
 
 use std::{
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Write},
     process::{Child, Command, Output, Stdio},
     sync::atomic::{AtomicU32, Ordering::Relaxed},
     time::{Duration, Instant},
@@ -64,6 +64,38 @@ impl Db {
         sqlx::any::install_default_drivers();
         let connection = sqlx::AnyConnection::connect(&self.url).await;
         connection.expect("connects")
+    }
+
+    /// Runs SQL by the client program of the database, where it is installed.
+    fn run_by_client(&self, sql: &str) {
+        let url = &self.url;
+        let mut command = if url.starts_with("postgres") {
+            let mut command = Command::new("psql");
+            command.args(["-X", "-q", "-v", "ON_ERROR_STOP=1", url]);
+            command
+        } else if url.starts_with("mysql") {
+            let (_, rest) = url.split_once('@').expect("names a user");
+            let (server, database) = rest.split_once('/').expect("names a database");
+            let (host, port) = server.split_once(':').expect("a port");
+            let mut command = Command::new("mariadb");
+            command.args(["-h", host, "-P", port, "-u", "perennial", database]);
+            command
+        } else {
+            let mut command = Command::new("sqlite3");
+            command.args(["-bail", url.strip_prefix("sqlite://").expect("a file")]);
+            command
+        };
+        let command = command.stdin(Stdio::piped()).stderr(Stdio::piped());
+        let Ok(mut client) = command.spawn() else {
+            let all = std::env::var_os("PERENNIAL_TEST_ALL");
+            assert!(all.is_none(), "the client program of {url} is missing");
+            return;
+        };
+        let mut input = client.stdin.take().expect("is piped");
+        input.write_all(sql.as_bytes()).expect("is read");
+        drop(input);
+        let output = client.wait_with_output().expect("ends");
+        assert!(output.status.success(), "{output:?}");
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
@@ -1091,7 +1123,9 @@ async fn printed_triggers_run_as_they_are() {
         let (said, status) = check();
         let missing = format!("{table}_update\" is missing");
         assert!(status == 5 && said.contains(&missing), "{said}");
+        // By sqlx, as `sqlx migrate` does, and by the database's own program.
         run(&migration).await;
+        db.run_by_client(&migration);
         let (said, status) = check();
         assert!(
             !said.contains("is missing") && !said.contains("is not the one"),

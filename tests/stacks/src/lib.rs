@@ -7,7 +7,11 @@ use axum::{
     body::{Body, to_bytes},
     http::{Request, Response},
 };
-use perennial::{Builder, DAY, Perennial, Refresh};
+use perennial::{
+    Builder, DAY, Perennial, Refresh,
+    driver::Engine,
+    sql::{ColumnType, Trigger},
+};
 use tempfile::TempDir;
 use tower::ServiceExt;
 
@@ -19,6 +23,17 @@ pub const ROW: &str = "INSERT INTO product (id, price) VALUES (7, 10)";
 pub const PRICE: &str = "SELECT price FROM product WHERE id = 7";
 /// The change that the page follows.
 pub const CHANGE: &str = "UPDATE product SET price = 12 WHERE id = 7";
+/// A change that nobody names.
+pub const SILENT_CHANGE: &str = "UPDATE product SET price = 13 WHERE id = 7";
+
+/// Returns a migration with the triggers for the table.
+pub fn triggers() -> String {
+    let trigger = Trigger::on("product").column("id", ColumnType::Integer);
+    let trigger = trigger.tag("product-{id}").columns(["price"]);
+    let statements = trigger.create(Engine::Sqlite).expect("is valid");
+    format!("-- A migration.\n{};\n", statements.join(";\n"))
+}
+
 /// The tag of the page.
 pub const TAG: &str = "product-7";
 

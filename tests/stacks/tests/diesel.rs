@@ -9,7 +9,9 @@ use diesel::{
     sql_query,
     sql_types::{BigInt, Text},
 };
-use stacks::{CHANGE, Folder, PRICE, ROW, TABLE, TAG, patient, policy, shows, visit};
+use stacks::{
+    CHANGE, Folder, PRICE, ROW, SILENT_CHANGE, TABLE, TAG, patient, policy, shows, triggers, visit,
+};
 use tokio::task::spawn_blocking;
 
 #[derive(QueryableByName)]
@@ -61,4 +63,11 @@ async fn page_follows_a_transaction() {
     assert_eq!(changed.expect("is committed"), 1);
     invalidation.committed().await;
     shows(&app, "/price", "12").await;
+
+    // As a migration does.
+    let mut connection = pool.get().expect("connects");
+    for sql in ["PRAGMA busy_timeout = 30000", &triggers(), SILENT_CHANGE] {
+        connection.batch_execute(sql).expect("is done");
+    }
+    shows(&app, "/price", "13").await;
 }

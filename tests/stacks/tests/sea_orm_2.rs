@@ -4,7 +4,9 @@ use axum::{Router, routing::get};
 use sea_orm_2::{
     ConnectionTrait, Database, DatabaseBackend::Sqlite, Statement, TransactionTrait, Value,
 };
-use stacks::{CHANGE, Folder, PRICE, ROW, TABLE, TAG, patient, policy, shows, visit};
+use stacks::{
+    CHANGE, Folder, PRICE, ROW, SILENT_CHANGE, TABLE, TAG, patient, policy, shows, triggers, visit,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn page_follows_a_transaction() {
@@ -43,4 +45,10 @@ async fn page_follows_a_transaction() {
     transaction.commit().await.expect("is committed");
     invalidation.committed().await;
     shows(&app, "/price", "12").await;
+
+    // As a migration does.
+    for sql in [&triggers(), SILENT_CHANGE] {
+        db.execute_unprepared(sql).await.expect("is done");
+    }
+    shows(&app, "/price", "13").await;
 }
