@@ -275,6 +275,88 @@ async fn forgotten_template_is_noticed(db: Db) {
     }
 }
 
+/// Not a test of a promise: prints what a change costs with triggers, and how soon pages know.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "measures"]
+async fn cost_of_a_change() {
+    let databases = [
+        Some(("SQLite", Db::sqlite().await)),
+        #[cfg(feature = "postgres")]
+        Some(("PostgreSQL", Db::postgres().await)),
+        #[cfg(feature = "mysql")]
+        Some(("MariaDB", Db::mysql().await)),
+    ];
+    println!(
+        "| database | rows changed | without triggers | with triggers | ratio | pages know after |"
+    );
+    println!("|---|---|---|---|---|---|");
+    for (name, db) in databases.into_iter().flatten() {
+        let Some(db) = db else { continue };
+        db.store().await;
+        db.execute("CREATE TABLE product (id INTEGER PRIMARY KEY, price INTEGER NOT NULL)")
+            .await;
+        db.execute(&format!(
+            "INSERT INTO product SELECT n, 0 FROM (SELECT a.d + 10 * b.d + 100 * c.d + 1000 * d.d + 10000 * e.d AS n FROM {}
+                CROSS JOIN (SELECT 0 AS d UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4 UNION ALL SELECT 5
+                    UNION ALL SELECT 6 UNION ALL SELECT 7 UNION ALL SELECT 8 UNION ALL SELECT 9) e) t",
+            perennial_testkit::four_digits()
+        ))
+        .await;
+        let site = open(&db, patient()).await;
+        let timed = async |rows: u32| {
+            let begun = Instant::now();
+            let change = format!("UPDATE product SET price = price + 1 WHERE id < {rows}");
+            assert_eq!(db.execute(&change).await, u64::from(rows));
+            begun.elapsed()
+        };
+        let median = async |rows: u32| {
+            let mut times = Vec::new();
+            for _ in 0..if rows > 10_000 { 3 } else { 15 } {
+                times.push(timed(rows).await);
+            }
+            times.sort();
+            times[times.len() / 2]
+        };
+        for rows in [1, 1000, 100_000] {
+            let without = median(rows).await;
+            install(&db).await;
+            let with = median(rows).await;
+            while db.int("SELECT COUNT(*) FROM perennial_outbox").await != Some(0) {
+                site.caught_up().await.expect("answers");
+            }
+            let policy = every(LONG);
+            let shown = async || {
+                let price = price_of(&db, 0).await;
+                let tags = site.clone();
+                let generate = move || async move {
+                    tags.tag(["product-0"]);
+                    Ok::<_, std::io::Error>(price.to_string())
+                };
+                let content = site.content("price", &policy, generate).await;
+                let content = content.expect("is made");
+                content.text().to_string()
+            };
+            shown().await;
+            timed(rows).await;
+            let (changed, price) = (Instant::now(), price_of(&db, 0).await.to_string());
+            while shown().await != price {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            let known = changed.elapsed();
+            println!(
+                "| {name} | {rows} | {without:.1?} | {with:.1?} | {:.1} | {known:.1?} |",
+                with.as_secs_f64() / without.as_secs_f64()
+            );
+            for statement in products().drop(engine(&db)).expect("is valid") {
+                db.execute(&statement).await;
+            }
+            while db.int("SELECT COUNT(*) FROM perennial_outbox").await != Some(0) {
+                site.caught_up().await.expect("answers");
+            }
+        }
+    }
+}
+
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod servers {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
