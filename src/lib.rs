@@ -70,6 +70,8 @@ mod key; // the key of a URI
 
 mod extensions; // extensions of responses and requests
 
+mod holes; // a page with spots that differ for each visitor, as it is stored
+
 mod timing; // defaults, deadlines, pauses
 
 mod ordered; // mutexes in one order

@@ -72,6 +72,12 @@ pub(crate) const CLOCK_TOLERANCE: Duration = Duration::from_secs(5);
 /// its invalidation, and than a process takes to hear of it.
 pub(crate) const MISSED_INVALIDATION_WAIT: Duration = Duration::from_secs(5);
 
+/// The time that the function of a hole may take for one visitor, who waits for it.
+pub(crate) const HOLE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The shortest time between two lines of the log about one hole.
+pub(crate) const HOLE_LOG_INTERVAL: Duration = Duration::from_secs(60);
+
 /// The number of concurrent requests that warm pages.
 pub(crate) const WARM_CONCURRENCY: usize = 4;
 

@@ -152,7 +152,8 @@ impl Weighter<String, CacheEntry> for Weight {
                 let (meta, body) = (&version.page.meta, &version.page.body);
                 let tags = meta.stored.tags.iter().map(String::len);
                 let parts = meta.stored.parts.iter().map(String::len);
-                let metadata = tags.chain(parts).sum::<usize>() + key.len();
+                let holes = meta.stored.holes.as_ref().map_or(0, |holes| holes.weight());
+                let metadata = tags.chain(parts).sum::<usize>() + key.len() + holes;
                 #[cfg(feature = "compression")]
                 let metadata =
                     metadata + body.codings.as_ref().map_or(0, |codings| codings.weight());

@@ -20,6 +20,7 @@ use crate::{
     cache::epochs::{RevisionEpoch, Sighting, Snapshot, Validity},
     clock::{duration, micros},
     extensions::{RefreshAfter, Tags},
+    holes::HolePlaces,
     http::terms::{self, Terms},
     key,
     policy::{GenerationTimes, Refresh},
@@ -62,6 +63,9 @@ pub(crate) struct Metadata {
     /// The generated date of the last modification.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) modified: Option<LastModified>,
+    /// The holes of the body, which each visitor's request fills.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) holes: Option<Arc<HolePlaces>>,
 }
 
 /// The generated date of a version, for `Last-Modified`.
@@ -315,6 +319,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::holes::{Escape, Place};
 
     #[test]
     fn unreadable_metadata_is_older_than_every_invalidation() {
@@ -332,6 +337,7 @@ mod tests {
             let metadata = Metadata {
                 epoch: Epoch(epoch), sightings: Sighting::default(), revision: revision.into(), tags: tags.into(), parts: parts.into(), depends_on_everything, parts_fresh_for: refresh_after, refresh_after, is_provisional,
                 modified: Some(LastModified { seconds, is_ambiguous }),
+                holes: is_ambiguous.then(|| Arc::new(HolePlaces { names: vec!["name".into()], places: vec![Place { at: 7, name: 0, escape: Escape::Text }] })),
             };
             let description = Description { layer, stale_while_revalidate: refresh_after, ..Description::default() };
             let text = description.encode(&metadata);

@@ -70,6 +70,23 @@ pub(crate) fn storable(head: &Parts, body: Bytes) -> Response<Bytes> {
     response
 }
 
+/// Removes the headers that name the bytes of a body, which are others for each visitor: the validators, the length,
+/// digests, ranges.
+pub(crate) fn invalidate<B>(response: &mut Response<B>) {
+    let headers = response.headers_mut();
+    for name in [
+        header::ACCEPT_RANGES,
+        header::CONTENT_LENGTH,
+        header::ETAG,
+        header::LAST_MODIFIED,
+    ] {
+        headers.remove(name);
+    }
+    for name in ["content-digest", "content-md5", "repr-digest", "digest"] {
+        headers.remove(name);
+    }
+}
+
 /// Adds the headers by which clients can ask for less than the whole of a stored response. `added` are the
 /// names of the headers that the response gets when it is served.
 ///

@@ -1,6 +1,7 @@
 //! The body of a layer's response: a stored one, or the inner service's own.
 
 use std::{
+    collections::VecDeque,
     pin::{Pin, pin},
     task::{Context, Poll},
 };
@@ -8,6 +9,8 @@ use std::{
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
+
+use crate::layer::holes::Filled;
 
 /// A stored body, or the inner service's own, streamed.
 #[derive(Debug)]
@@ -18,6 +21,9 @@ enum BodySource<B> {
     /// A stored body. It is empty once `poll_frame` has returned it.
     Stored(Bytes),
     Streamed(Pin<Box<B>>),
+    /// A stored body with the fillings of one visitor, part by part.
+    Parts(VecDeque<Bytes>),
+    Filled(Filled<B>),
     /// The answer to a HEAD, whose headers are those of a response with content.
     None,
 }
@@ -35,6 +41,19 @@ impl<B> ResponseBody<B> {
 
     pub(super) fn streamed(body: B) -> Self {
         Self(BodySource::Streamed(Box::pin(body)))
+    }
+
+    /// The parts of a body, of which none is empty.
+    pub(super) fn parts(parts: Vec<Bytes>) -> Self {
+        Self(BodySource::Parts(parts.into()))
+    }
+
+    /// Replaces the marks of holes in the inner service's own body. Other bodies have none.
+    pub(super) fn filled(self, fill: impl FnOnce(Pin<Box<B>>) -> Filled<B>) -> Self {
+        match self.0 {
+            BodySource::Streamed(body) => Self(BodySource::Filled(fill(body))),
+            other => Self(other),
+        }
     }
 }
 
@@ -57,6 +76,10 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
             BodySource::Stored(bytes) if bytes.is_empty() => Poll::Ready(None),
             BodySource::Stored(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             BodySource::Streamed(body) => body.as_mut().poll_frame(cx),
+            BodySource::Parts(parts) => {
+                Poll::Ready(parts.pop_front().map(|part| Ok(Frame::data(part))))
+            }
+            BodySource::Filled(body) => Pin::new(body).poll_frame(cx),
             BodySource::None => Poll::Ready(None),
         }
     }
@@ -65,6 +88,8 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
         match &self.0 {
             BodySource::Stored(bytes) => bytes.is_empty(),
             BodySource::Streamed(body) => body.is_end_stream(),
+            BodySource::Parts(parts) => parts.is_empty(),
+            BodySource::Filled(body) => body.is_end_stream(),
             BodySource::None => true,
         }
     }
@@ -73,6 +98,10 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
         match &self.0 {
             BodySource::Stored(bytes) => SizeHint::with_exact(bytes.len() as u64),
             BodySource::Streamed(body) => body.size_hint(),
+            BodySource::Parts(parts) => {
+                SizeHint::with_exact(parts.iter().map(|part| part.len() as u64).sum())
+            }
+            BodySource::Filled(body) => body.size_hint(),
             BodySource::None => SizeHint::default(),
         }
     }

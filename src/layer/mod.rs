@@ -3,11 +3,13 @@
 
 mod body;
 pub(crate) mod future;
+mod holes;
 mod invalidate;
 mod own_writes;
 pub(crate) mod refresh;
 
 pub use body::ResponseBody;
 pub use future::ResponseFuture;
+pub use holes::Holes;
 pub use invalidate::{InvalidateLayer, InvalidateService};
 pub use refresh::{RefreshLayer, RefreshService};

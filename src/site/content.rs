@@ -11,7 +11,8 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::Perennial;
 use crate::{
     cache::{
-        Answer, Failure, Generate, Generated, Generator, Lookup, Page, Version, VisitOptions, parts,
+        Answer, Failure, Generate, Generated, Generator, Lookup, Readable, Version, VisitOptions,
+        parts,
     },
     key,
     policy::Refresh,
@@ -179,7 +180,7 @@ impl Perennial {
                 generated(encoded, max_body)
             })
         };
-        let readable: fn(&Page) -> bool = |page| page.decoded(decode::<T>).is_ok();
+        let readable: Readable = Arc::new(|page| page.decoded(decode::<T>).is_ok());
         let version = self.version(key, policy.into(), generate, Some(readable), false);
         let value = version.await?.page.decoded(decode::<T>);
         value.map_err(|error| {
@@ -230,7 +231,7 @@ impl Perennial {
         key: &str,
         policy: Refresh,
         generate: impl FnOnce() -> Generator,
-        readable: Option<fn(&Page) -> bool>,
+        readable: Option<Readable>,
         has_placeholder: bool,
     ) -> Result<Arc<Version>, Error> {
         let cache = &self.cache;

@@ -8,6 +8,7 @@ mod compression;
 mod conditions_and_ages;
 mod event_streams;
 mod explanations;
+mod holes;
 mod isolation;
 mod keys;
 mod layer_order;

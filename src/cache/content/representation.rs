@@ -26,6 +26,7 @@ use crate::{
         metadata::LastModified,
     },
     clock::{Tick, YEAR},
+    holes::HolePlaces,
     http::{entity_tag, terms},
     policy::{GenerationTimes, Refresh},
 };
@@ -43,6 +44,8 @@ pub(crate) struct Representations {
     /// The header that gave the response another entity tag than the version before, although the
     /// body is the same.
     pub(crate) retagged_by: Option<HeaderName>,
+    /// The holes of the content.
+    holes: Option<Arc<HolePlaces>>,
     /// The decoded value of the content, for `Perennial::value`.
     decoded: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
@@ -57,9 +60,11 @@ impl Page {
     ) -> Self {
         #[cfg(feature = "compression")]
         let codings = match before {
+            _ if metadata.holes.is_some() => None,
             Some(before) if is_same(before.response(), &response) => before.body.codings.clone(),
             _ => Codings::of(&response),
         };
+        let holes = metadata.holes.clone();
         let retagged_by =
             before.and_then(|before| entity_tag::changed_by(before.response(), &response).cloned());
         let meta = Meta::new(key, metadata).of_response(response.status(), response.headers());
@@ -73,6 +78,7 @@ impl Page {
                 #[cfg(feature = "compression")]
                 codings,
                 retagged_by,
+                holes,
                 decoded: OnceLock::new(),
             },
         }
@@ -80,6 +86,12 @@ impl Page {
 
     pub(crate) fn response(&self) -> &Response<Bytes> {
         &self.body.plain.content
+    }
+
+    /// Returns the holes, if the page has some.
+    #[inline]
+    pub(crate) fn holes(&self) -> Option<&Arc<HolePlaces>> {
+        self.meta.stored.holes.as_ref()
     }
 
     /// Returns the content as a value. The value of the first requested type stays in memory; calls
@@ -191,7 +203,7 @@ impl Version {
 
 impl SameContent for Representations {
     fn is_same(&self, new: &Self) -> bool {
-        is_same(&self.plain.content, &new.plain.content)
+        is_same(&self.plain.content, &new.plain.content) && self.holes == new.holes
     }
 }
 

@@ -263,7 +263,7 @@ impl Driver {
         let (regenerations, key) = (Arc::clone(&self.regenerations), self.key.clone());
         let (name, policy) = (self.lock_name(), self.policy);
         let newest = self.regeneration.newest().cloned();
-        let readable = self.work.as_ref().and_then(|work| work.readable);
+        let readable = self.work.as_ref().and_then(|work| work.readable.clone());
         Box::pin(async move {
             // The age counts from before the statement was sent, as the answer may be late.
             let asked = regenerations.environment.now();
@@ -276,12 +276,15 @@ impl Driver {
                 None => Stored::NoNewer,
                 Some(entry) => {
                     let version = Version::stored(&key, entry, asked, &policy, page_before);
-                    if readable.is_none_or(|readable| readable(&version.page)) {
+                    if readable
+                        .as_ref()
+                        .is_none_or(|readable| readable(&version.page))
+                    {
                         Stored::Version(version)
                     } else {
                         tracing::warn!(
                             key = &*key,
-                            "the stored value cannot be decoded, as its type has changed; it is generated anew"
+                            "the stored value cannot be decoded, as its type has changed, or this layer does not have the holes of the page; it is generated anew"
                         );
                         Stored::Unreadable(version.fence)
                     }

@@ -23,6 +23,7 @@ use crate::{
     clock::micros,
     event::Reason,
     extensions::{RefreshAfter, Tags},
+    holes::HolePlaces,
     ordered::assert_no_lock_is_held,
     policy::GenerationTimes,
 };
@@ -122,11 +123,14 @@ impl Driver {
                 Generated::Content(response) => {
                     let dated_before = before.as_ref().map(|before| regenerations.date_of(before));
                     let before = before.as_ref().map(|before| &*before.page);
-                    let modified = fence.and_then(|fence| {
+                    let said = response.extensions();
+                    let holes = said.get::<Arc<HolePlaces>>().cloned();
+                    // A date of the page says nothing about what fills its holes.
+                    let dated = fence.filter(|_| holes.is_none());
+                    let modified = dated.and_then(|fence| {
                         Page::last_modified(&response, fence, before, dated_before)
                     });
                     let Snapshot { epoch, revision } = snapshot;
-                    let said = response.extensions();
                     let tags: Tags = said.get().cloned().unwrap_or_default();
                     let Tags(tags) = tags.and(inherited.tags.iter());
                     let refresh_after = said.get().map(|RefreshAfter(after)| *after);
@@ -141,6 +145,7 @@ impl Driver {
                         depends_on_everything: inherited.depends_on_everything,
                         is_provisional: inherited.is_provisional,
                         modified,
+                        holes,
                     };
                     let mut page = Page::new(&key, response, metadata, before);
                     regenerations.warn_of_retagging(before, &page);

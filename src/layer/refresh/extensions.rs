@@ -10,6 +10,7 @@ use perennial_store::Fence;
 #[cfg(feature = "axum")]
 use super::routing;
 use super::{own_request::OwnRequest, request::Generating, type_names};
+use crate::layer::Holes;
 
 /// The types of extensions that a layer knows: the router's, the server's, Perennial's own, and those
 /// that the site or the layer has declared.
@@ -82,6 +83,7 @@ impl Default for KnownTypes {
             KnownType::undeclared::<OwnRequest>(),
             KnownType::undeclared::<Generating>(),
             KnownType::undeclared::<Fence>(),
+            KnownType::undeclared::<Holes>(),
         ])
     }
 }

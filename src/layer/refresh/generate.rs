@@ -19,7 +19,7 @@ use crate::{
     event::Bypass,
     extensions::{RefreshAfter, Tags},
     http::stored,
-    layer::{body::read, future::oneshot as call},
+    layer::{Holes, body::read, future::oneshot as call},
 };
 
 /// The number of bytes of a failed response that the log shows.
@@ -38,6 +38,10 @@ where
 {
     let (layer, service) = (&shared.layer, shared.inner());
     let mut missed = Arc::default();
+    let holes = request.extensions().get::<Holes>().cloned();
+    if let (Some(holes), Some(run)) = (&holes, parts::current()) {
+        holes.belong_to(&run);
+    }
     if let Some(generating) = request.extensions_mut().get_mut::<Generating>() {
         missed = Arc::clone(&generating.missed);
         generating.run = parts::current().map_or_else(Weak::new, |run| Arc::downgrade(&run));
@@ -125,7 +129,19 @@ where
         Ok(None) => return answered(None),
         Err(error) => return failed(error.into(), None),
     };
+    let cut = match &holes {
+        Some(holes) => holes.cut(&head.headers, body),
+        None => Ok((body, None)),
+    };
+    let (body, places) = match cut {
+        Ok(cut) => cut,
+        Err(mistake) => return failed(mistake.into(), None),
+    };
+    let has_holes = places.is_some();
     let mut response = stored::storable(&head, body);
+    if let Some(places) = places {
+        response.extensions_mut().insert(Arc::new(places));
+    }
     if disposition != Disposition::Content {
         return answered(Some(response));
     }
@@ -133,7 +149,11 @@ where
     let mut added = vec![header::AGE, header::DATE];
     added.extend(settings.cache_status.then_some(header::CACHE_STATUS));
     added.extend(layer.policy.cdn_cache.map(|_| header::CDN_CACHE_CONTROL));
-    stored::validate(&mut response, &added);
+    if has_holes {
+        stored::invalidate(&mut response);
+    } else {
+        stored::validate(&mut response, &added);
+    }
     response.extensions_mut().insert(tags);
     if let Some(after) = head.extensions.get::<RefreshAfter>() {
         response.extensions_mut().insert(*after);

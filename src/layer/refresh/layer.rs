@@ -3,10 +3,11 @@
 
 use std::{fmt, sync::Arc};
 
-use http::request::Parts;
+use http::{HeaderName, request::Parts};
+use perennial_store::error::BoxError;
 use tower_layer::Layer;
 
-use crate::{cache::Cache, extensions::Tags, policy::Refresh};
+use crate::{cache::Cache, extensions::Tags, layer::holes::HoleFunctions, policy::Refresh};
 
 use super::{
     MAX_KEYS, admission::Admission, extensions::KnownTypes, hints::Hints, keying::Key,
@@ -98,6 +99,7 @@ pub struct RefreshLayer {
     pub(super) admission: Arc<Admission>,
     pub(super) invalidates: bool,
     pub(super) name: Option<Arc<str>>,
+    pub(super) holes: Arc<HoleFunctions>,
 }
 
 type BypassIf = dyn Fn(&Parts) -> bool + Send + Sync;
@@ -121,6 +123,7 @@ impl RefreshLayer {
             cache,
             invalidates: false,
             name: None,
+            holes: Arc::default(),
         }
     }
 
@@ -169,6 +172,117 @@ impl RefreshLayer {
     /// If the future is dropped while the service runs, the layer invalidates the request's own URI.
     pub fn invalidate_on_unsafe(mut self) -> Self {
         self.invalidates = true;
+        self
+    }
+
+    /// Declares a hole: a spot of the page that differs for each visitor, in a page that is generated once for
+    /// all of them. The handler writes a mark for it ([`Holes`](crate::layer::Holes)), and the function fills it
+    /// for each visitor, beside the stored page.
+    ///
+    /// ```
+    /// # use axum::{Router, routing::get, response::Html};
+    /// use http::request::Parts;
+    /// use perennial::layer::Holes;
+    ///
+    /// #[derive(Clone)]
+    /// struct User { name: String } // the extension of a middleware
+    ///
+    /// async fn greeting(visitor: Parts) -> Result<String, std::convert::Infallible> {
+    ///     let user = visitor.extensions.get::<User>();
+    ///     Ok(user.map_or("stranger".to_owned(), |user| user.name.clone()))
+    /// }
+    ///
+    /// async fn books(holes: Holes) -> Html<String> {
+    ///     Html(format!("<nav>Hello {}</nav>…", holes.text("greeting")))
+    /// }
+    ///
+    /// # fn f(site: perennial::Perennial) -> Router {
+    /// let layer = site.layer(perennial::Refresh::every(perennial::DAY));
+    /// let layer = layer.ignore_extension::<User>().hole("greeting", greeting);
+    /// Router::new().route("/books", get(books).layer(layer))
+    /// # }
+    /// ```
+    ///
+    /// - The function gets the visitor's request, with its headers and its extensions: extractors run on it
+    ///   (`Session::from_request_parts`). All functions of a page run at the same time, before the response
+    ///   begins and inside of the visitor's own call, so that a middleware around the layer stores what they change in a
+    ///   session. A function has 5 s, and 64 KiB for its text.
+    /// - A hole whose function fails is empty, and the log has a line in a minute; [`hole_or`](Self::hole_or)
+    ///   shows something in its place.
+    /// - A filled page is its visitor's own: `Cache-Control: private, no-cache`, without entity tag, date, length
+    ///   of the stored page or ranges, and `Cache-Status` has `detail=holes`. No outer layer of a site stores it.
+    /// - It is not compressed here. A layer that compresses belongs outside; a secret beside text that a visitor
+    ///   can choose must not be compressed with it (BREACH).
+    ///
+    /// # Panics
+    ///
+    /// Panics if the name is empty, has a brace, or is declared already, and at the 65th hole.
+    pub fn hole<Fut, E>(
+        self,
+        name: &str,
+        function: impl Fn(Parts) -> Fut + Send + Sync + 'static,
+    ) -> Self
+    where
+        Fut: Future<Output = Result<String, E>> + Send + 'static,
+        E: Into<BoxError> + 'static,
+    {
+        self.declare_hole(name, None, function)
+    }
+
+    /// Declares a [hole](Self::hole) that shows `fallback` where its function fails.
+    ///
+    /// # Panics
+    ///
+    /// As [`hole`](Self::hole) does.
+    pub fn hole_or<Fut, E>(
+        self,
+        name: &str,
+        fallback: impl Into<String>,
+        function: impl Fn(Parts) -> Fut + Send + Sync + 'static,
+    ) -> Self
+    where
+        Fut: Future<Output = Result<String, E>> + Send + 'static,
+        E: Into<BoxError> + 'static,
+    {
+        self.declare_hole(name, Some(fallback.into()), function)
+    }
+
+    fn declare_hole<Fut, E>(
+        mut self,
+        name: &str,
+        fallback: Option<String>,
+        function: impl Fn(Parts) -> Fut + Send + Sync + 'static,
+    ) -> Self
+    where
+        Fut: Future<Output = Result<String, E>> + Send + 'static,
+        E: Into<BoxError> + 'static,
+    {
+        Arc::make_mut(&mut self.holes).declare(name, fallback, function);
+        self
+    }
+
+    /// Adds a header with [holes](Self::hole) to each response, in the place of one of the same name: the nonce of
+    /// a Content-Security-Policy, say, which the page has, too.
+    ///
+    /// ```
+    /// # fn f(layer: perennial::layer::RefreshLayer) {
+    /// use http::header::CONTENT_SECURITY_POLICY;
+    /// use std::convert::Infallible;
+    ///
+    /// let layer = layer
+    ///     .hole("nonce", async |_| Ok::<_, Infallible>(uuid::Uuid::new_v4().simple().to_string()))
+    ///     .header_with(CONTENT_SECURITY_POLICY, "script-src 'nonce-{nonce}'");
+    /// # }
+    /// ```
+    ///
+    /// In a header, a filling consists of letters, digits and `+/=-_.~`. If one of another kind, or a failed one
+    /// without a fallback, would stand there, the visitor gets a 500 in the place of the page.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the template has a brace without its other, or a hole that is not declared before.
+    pub fn header_with(mut self, name: HeaderName, template: &str) -> Self {
+        Arc::make_mut(&mut self.holes).declare_header(name, template);
         self
     }
 

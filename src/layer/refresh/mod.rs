@@ -2,12 +2,13 @@
 //!
 //! A request passes these modules in this order: `service` (what happens to it), `request` and `keying` (its
 //! key, or why it bypasses the cache), the cache, `generate` and `disposition` (if it has to be generated),
-//! and `respond` and `outgoing` (the response). Start with `service`.
+//! and `respond` and `outgoing` (the response). In a layer with holes, `fill` comes last. Start with `service`.
 
 mod admission;
 mod disposition;
 pub(crate) mod explain;
 pub(crate) mod extensions;
+mod fill;
 mod generate;
 mod hints;
 mod hit_values;

@@ -75,6 +75,14 @@ pub(super) fn keep_private(headers: &mut HeaderMap) {
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private"));
 }
 
+/// Makes the response one visitor's own: no cache shares it, and a browser asks before it shows it again.
+pub(super) fn personal(headers: &mut HeaderMap) {
+    remove_targeted(headers);
+    headers.remove(header::EXPIRES);
+    let own = HeaderValue::from_static("private, no-cache");
+    headers.insert(header::CACHE_CONTROL, own);
+}
+
 /// Removes the headers that tell one kind of cache something else than `Cache-Control` does (RFC
 /// 9213).
 fn remove_targeted(headers: &mut HeaderMap) {
@@ -134,6 +142,12 @@ pub(super) fn unavailable(retry_in: Duration) -> Response<Bytes> {
     let after = HeaderValue::from(seconds);
     response.headers_mut().insert(header::RETRY_AFTER, after);
     response
+}
+
+/// Returns a 500 in the place of a page whose holes cannot be filled.
+pub(super) fn unfilled() -> Response<Bytes> {
+    let body = "This page could not be made. The server's log says why.\n";
+    message(StatusCode::INTERNAL_SERVER_ERROR, body.to_owned())
 }
 
 /// Returns a 508 for the handler that has asked for its own page.

@@ -22,7 +22,7 @@ use crate::{
     event::Bypass,
     http::fields::list,
     key::{Part, normal},
-    layer::{RefreshLayer, refresh::keying::Resource},
+    layer::{Holes, RefreshLayer, refresh::keying::Resource},
 };
 
 /// The mark of a generator's request, in its extensions.
@@ -213,6 +213,9 @@ pub(super) fn to_generate(
         missed,
         run: Weak::new(),
     });
+    if !layer.holes.is_empty() {
+        extensions.insert(Holes::new(Arc::clone(layer.holes.names())));
+    }
     Ok(generating)
 }
 

@@ -3,6 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use http::{Extensions, HeaderMap, Method, Request, Response, header, request::Parts};
 
 use super::{
@@ -15,6 +16,7 @@ use crate::{
     cache::{Answer, Failure, HitHeaders, Version},
     clock::Tick,
     event::{Bypass, Event, Frequent, Served},
+    holes::HolePlaces,
     http::{
         cache_status::{Forward, Handling},
         conditional::{self, Evaluation, RequestTraits},
@@ -22,6 +24,14 @@ use crate::{
     },
     layer::{RefreshLayer, ResponseBody},
 };
+
+/// The body of a response before its holes are filled; an extension of the response, which
+/// [`fill`](super::fill) takes off.
+#[derive(Clone, Debug)]
+pub(super) struct Unfilled {
+    pub(super) body: Bytes,
+    pub(super) holes: Arc<HolePlaces>,
+}
 
 /// How a request came to the service, for `Cache-Status`.
 #[derive(Clone, Copy)]
@@ -96,8 +106,19 @@ impl RefreshLayer {
         };
         self.served(how, own_request);
         let headers = response.headers().clone();
-        let mut response = outgoing::give(&response, headers, parts.method == Method::HEAD);
+        let unfilled = response
+            .extensions()
+            .get::<Arc<HolePlaces>>()
+            .map(|holes| Unfilled {
+                body: response.body().clone(),
+                holes: Arc::clone(holes),
+            });
+        let is_bodiless = parts.method == Method::HEAD || unfilled.is_some();
+        let mut response = outgoing::give(&response, headers, is_bodiless);
         self.set_cache_status(response.headers_mut(), how);
+        if let Some(unfilled) = unfilled {
+            response.extensions_mut().insert(unfilled);
+        }
         Ok(response)
     }
 
@@ -112,6 +133,9 @@ impl RefreshLayer {
         own_request: Option<&OwnRequest>,
     ) -> Response<ResponseBody<B>> {
         let page = &version.page;
+        if let Some(holes) = page.holes() {
+            return self.give_with_holes(version, holes, parts, now, made, own_request);
+        }
         #[cfg(feature = "compression")]
         let representation = self.cache.compressor.represent(page, &parts.headers);
         #[cfg(not(feature = "compression"))]
@@ -166,6 +190,54 @@ impl RefreshLayer {
         response
     }
 
+    /// Makes the response of a version with holes, which [`fill`](super::fill) fills.
+    #[cold]
+    fn give_with_holes<B>(
+        &self,
+        version: &Version,
+        holes: &Arc<HolePlaces>,
+        parts: &Parts,
+        now: Tick,
+        made: Option<Handling>,
+        own_request: Option<&OwnRequest>,
+    ) -> Response<ResponseBody<B>> {
+        let representation = &version.page.body.plain;
+        let made_at = version.made_at();
+        let ttl = self.cache.ttl(version, &self.policy, now);
+        let hit = HitTimes::new(made_at, now, ttl, Duration::ZERO);
+        let how = made.unwrap_or(Handling::Hit { ttl: hit.ttl });
+        self.served(how, own_request);
+        let stored = &representation.content;
+        if !self.holes.have_all(&holes.names) {
+            // Another layer of this process stores its pages under the same keys.
+            tracing::error!(
+                path = parts.uri.path(),
+                "the page has holes that this layer does not have"
+            );
+            let unfilled = outgoing::unfilled();
+            let headers = unfilled.headers().clone();
+            return outgoing::give(&unfilled, headers, parts.method == Method::HEAD);
+        }
+        let mut response = outgoing::give(stored, representation.hit.clone(), true);
+        let headers = response.headers_mut();
+        let fill = |values: &HitValues| {
+            representation.fill_for_generator(headers, &values.age, values.date.as_ref());
+        };
+        HitValues::with(hit, || now - made_at, fill);
+        if self.cache.settings().cache_status {
+            let status = match how.to_string() {
+                status if status.contains("detail=") => status,
+                status => format!("{status}; detail=holes"),
+            };
+            headers.append(header::CACHE_STATUS, ascii(status));
+        }
+        response.extensions_mut().insert(Unfilled {
+            body: stored.body().clone(),
+            holes: Arc::clone(holes),
+        });
+        response
+    }
+
     /// Returns a version for a generator, whose result is stored by an outer layer: without the headers
     /// by which this layer speaks to a client, as those of the outer layer hold.
     pub(super) fn give_to_generator<B>(
@@ -180,6 +252,12 @@ impl RefreshLayer {
         let hit = HitTimes::new(made_at, now, ttl, self.policy.browser_cache);
         let how = Handling::Hit { ttl: hit.ttl };
         self.served(how, OwnRequest::of(&parts.extensions));
+        if version.page.holes().is_some() {
+            // The outer layer stores nothing of it, and asks again for each visitor.
+            let mut response = Response::new(ResponseBody::none());
+            outgoing::personal(response.headers_mut());
+            return response;
+        }
         let head = parts.method == Method::HEAD;
         let mut response =
             outgoing::give(&representation.content, representation.hit.clone(), head);

@@ -21,6 +21,7 @@ use super::{
     admission::Admitted,
     disposition::is_failure,
     explain,
+    fill::Visitor,
     generate::generate,
     keying::Resource,
     outgoing,
@@ -31,7 +32,8 @@ use super::{
 };
 use crate::{
     cache::{
-        Answer, Generate, Lookup, Target, VisitOptions, Visited, interval_of, parts::RunContext,
+        Answer, Generate, Lookup, Readable, Target, VisitOptions, Visited, interval_of,
+        parts::RunContext,
     },
     event::{Bypass, Served},
     extensions::Tags,
@@ -102,6 +104,33 @@ where
     }
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
+        let layer = &self.0.layer;
+        if layer.holes.is_empty() {
+            return self.answer(request);
+        }
+        let (mut parts, body) = request.into_parts();
+        let visitor = Visitor::of(&mut parts, layer);
+        let answer = self.answer(Request::from_parts(parts, body));
+        let layer = layer.clone();
+        ResponseFuture::waiting(async move { Ok(layer.fill(answer.await?, visitor).await) })
+    }
+}
+
+impl<S> RefreshService<S> {
+    /// Answers a request; holes of the response are not filled yet.
+    #[inline]
+    fn answer<ReqBody, ResBody>(
+        &self,
+        request: Request<ReqBody>,
+    ) -> ResponseFuture<ResBody, S::Error>
+    where
+        S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone + Send + 'static,
+        S::Future: Send,
+        S::Error: Into<BoxError> + Send + 'static,
+        ReqBody: Default + Send + 'static,
+        ResBody: Body<Data = Bytes> + Send + 'static,
+        ResBody::Error: Into<BoxError>,
+    {
         let Shared { layer, .. } = &*self.0;
         let (mut parts, body) = request.into_parts();
         // `None` means that the request is a visitor's.
@@ -293,6 +322,12 @@ where
             Err(why) => return pass(shared, (parts, body), Forward::Bypass, why).await,
         }
     }
+    let holes = Arc::clone(&layer.holes);
+    let readable: Readable = Arc::new(move |page| {
+        page.holes().is_none_or(|known| {
+            known.fit(page.response().body().len()) && holes.have_all(&known.names)
+        })
+    });
     // Called only for the request that starts the regeneration.
     let generate = || {
         let request = match prepared.take() {
@@ -307,7 +342,7 @@ where
                 None => Box::pin(generator),
             }),
             layer: layer.name_in(&parts.extensions),
-            readable: None,
+            readable: Some(readable.clone()),
         })
     };
     let arrived = layer.cache.now();

@@ -1,0 +1,135 @@
+//! The last step of a layer with holes: its response gets what belongs to the visitor alone.
+//!
+//! A stored page comes as [`Unfilled`]. A response of the service itself has marks, for which its request was given
+//! [`Holes`] of its own.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Response, header, request::Parts};
+use http_body::Body;
+
+use super::{outgoing, own_request::OwnRequest, request::Generating, respond::Unfilled};
+use crate::{
+    http::{fields::ascii, stored},
+    layer::{Holes, RefreshLayer, ResponseBody, holes::Filled},
+};
+
+/// What is needed of a request to fill the response to it.
+pub(super) struct Visitor {
+    parts: Parts,
+    holes: Holes,
+    /// The request is a generator's, or the application's own: nothing of a visitor's belongs into its answer.
+    is_nobody: bool,
+}
+
+impl Visitor {
+    /// Takes what is needed of a request, and gives it its holes.
+    pub(super) fn of(parts: &mut Parts, layer: &RefreshLayer) -> Self {
+        let is_generator = parts.extensions.get::<Generating>().is_some();
+        let holes = match parts.extensions.get::<Holes>() {
+            // Those of an outer layer, whose page the handler generates.
+            Some(holes) if is_generator => holes.clone(),
+            _ => {
+                let holes = Holes::new(Arc::clone(layer.holes.names()));
+                parts.extensions.insert(holes.clone());
+                holes
+            }
+        };
+        Self {
+            is_nobody: is_generator || OwnRequest::of(&parts.extensions).is_some(),
+            parts: parts.clone(),
+            holes,
+        }
+    }
+}
+
+impl RefreshLayer {
+    /// Fills the holes of a response.
+    pub(super) async fn fill<B: Body<Data = Bytes>>(
+        &self,
+        mut response: Response<ResponseBody<B>>,
+        visitor: Visitor,
+    ) -> Response<ResponseBody<B>> {
+        let Visitor {
+            mut parts,
+            holes,
+            is_nobody,
+        } = visitor;
+        let unfilled = response.extensions_mut().remove::<Unfilled>();
+        if is_nobody {
+            return response;
+        }
+        // The functions get the visitor's request as it was.
+        parts.extensions.remove::<Holes>();
+        let is_head = parts.method == Method::HEAD;
+        let now = self.cache.now();
+        let Some(unfilled) = unfilled else {
+            return self.fill_passed(response, &parts, holes).await;
+        };
+        let names = unfilled.holes.names.iter().filter(|_| !is_head);
+        let fillings = self.holes.fill(names, &parts, now).await;
+        let Ok(headers) = self.holes.headers(&fillings) else {
+            return refused(response.headers());
+        };
+        stored::invalidate(&mut response);
+        if !is_head {
+            let filled = unfilled
+                .holes
+                .fill(&unfilled.body, |name| fillings.of(name));
+            *response.body_mut() = ResponseBody::parts(filled);
+        }
+        outgoing::personal(response.headers_mut());
+        for (name, value) in headers {
+            response.headers_mut().insert(name, value);
+        }
+        response
+    }
+
+    /// Fills a response of the service itself, while it is streamed, or one of the layer's own, which has no holes.
+    async fn fill_passed<B: Body<Data = Bytes>>(
+        &self,
+        response: Response<ResponseBody<B>>,
+        parts: &Parts,
+        holes: Holes,
+    ) -> Response<ResponseBody<B>> {
+        let now = self.cache.now();
+        // The visitor's own `Holes` is one; every other is the handler's, or its body's.
+        let has_marks = holes.may_have_marks();
+        if let Some(mistake) = has_marks
+            .then(|| holes.mistake(response.headers()))
+            .flatten()
+        {
+            tracing::error!(path = parts.uri.path(), "{mistake}");
+            return refused(response.headers());
+        }
+        let names = self.holes.names().iter().filter(|_| has_marks);
+        let fillings = self.holes.fill(names, parts, now).await;
+        let Ok(headers) = self.holes.headers(&fillings) else {
+            return refused(response.headers());
+        };
+        let mut response = response;
+        if has_marks {
+            stored::invalidate(&mut response);
+            outgoing::personal(response.headers_mut());
+            response = response.map(|body| body.filled(|body| Filled::new(body, holes, fillings)));
+        }
+        for (name, value) in headers {
+            response.headers_mut().insert(name, value);
+        }
+        response
+    }
+}
+
+/// Returns the 500 in the place of a response, with its `Cache-Status`.
+fn refused<B>(headers: &HeaderMap) -> Response<ResponseBody<B>> {
+    let unfilled = outgoing::unfilled();
+    let mut of_refusal = unfilled.headers().clone();
+    if let Some(status) = headers.get(header::CACHE_STATUS) {
+        of_refusal.insert(
+            header::CACHE_STATUS,
+            ascii(status.to_str().unwrap_or_default().to_owned()),
+        );
+    }
+    outgoing::give(&unfilled, of_refusal, false)
+}

@@ -1,0 +1,529 @@
+//! Pages with holes: generated once for all visitors, and filled for each of them.
+
+use std::{
+    collections::BTreeSet,
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    body::Body,
+    http::{HeaderMap, StatusCode, header, request::Parts},
+    response::{Html, IntoResponse, Response},
+    routing::get as route,
+};
+use futures_util::stream;
+use http_body::Frame;
+use http_body_util::StreamBody;
+use perennial::{
+    Mode, Perennial, Refresh,
+    layer::{Holes, RefreshLayer},
+};
+use perennial_testing::{self, advance};
+use perennial_testkit::{Reply, get, request, virtual_time::Shared};
+
+use crate::log_of_this_thread;
+
+const HOUR: Refresh = Refresh::every(Duration::from_secs(3600));
+
+/// What the visitor calls itself, or nothing.
+async fn name(visitor: Parts) -> Result<String, &'static str> {
+    let name = visitor.headers.get("x-name");
+    match name.map(|name| name.to_str().expect("text")) {
+        Some("nobody") => Err("there is no such visitor"),
+        Some("panics") => panic!("is meant to"),
+        Some("hangs") => std::future::pending().await,
+        Some("much") => Ok("x".repeat(100 << 20)),
+        Some(name) => Ok(name.to_owned()),
+        None => Ok("stranger".to_owned()),
+    }
+}
+
+async fn nonce(_: Parts) -> Result<String, Infallible> {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    Ok(format!("n{}", NEXT.fetch_add(1, SeqCst)))
+}
+
+/// A page that counts its generations.
+struct Site {
+    site: Perennial,
+    generated: Arc<AtomicUsize>,
+}
+
+impl Site {
+    fn new() -> Self {
+        Self::of(&Shared::new())
+    }
+
+    fn of(shared: &Shared) -> Self {
+        Self {
+            site: shared.site(),
+            generated: Arc::default(),
+        }
+    }
+
+    fn layer(&self) -> RefreshLayer {
+        let layer = self.site.layer(HOUR);
+        layer.hole_or("name", "somebody", name).hole("nonce", nonce)
+    }
+
+    fn app(&self, layer: RefreshLayer) -> Router {
+        let generated = Arc::clone(&self.generated);
+        let page = async move |holes: Holes| {
+            let number = generated.fetch_add(1, SeqCst);
+            Html(format!(
+                "<p>{number}</p><b>{}</b><i>{}</i><script nonce=\"{}\">let name = {};</script>",
+                holes.text("name"),
+                holes.text("name"),
+                holes.text("nonce"),
+                holes.json("name"),
+            ))
+        };
+        Router::new()
+            .route("/", route(page).layer(layer))
+            .with_state(())
+    }
+}
+
+async fn visit(app: &Router, name: &str) -> Reply {
+    request(app, "GET", "/", &[("x-name", name)]).await
+}
+
+/// The page without the nonce, which must be `n` and a number.
+fn shown(reply: &Reply) -> String {
+    assert_eq!(reply.status, 200, "{reply:?}");
+    let (before, rest) = reply.text().split_once("nonce=\"n").expect("a nonce");
+    let (number, after) = rest.split_once('"').expect("ends");
+    number.parse::<usize>().expect("a number");
+    format!("{before}{after}")
+}
+
+fn page(number: usize, text: &str, json: &str) -> String {
+    format!("<p>{number}</p><b>{text}</b><i>{text}</i><script >let name = {json};</script>")
+}
+
+#[tokio::test(start_paused = true)]
+async fn page_is_generated_once_and_filled_for_each_visitor() {
+    let site = Site::new();
+    let app = site.app(site.layer());
+    for name in ["Ann", "Bob", "Ann"] {
+        let reply = visit(&app, name).await;
+        assert_eq!(shown(&reply), page(0, name, &format!("\"{name}\"")));
+        assert_eq!(reply.header("cache-control"), "private, no-cache");
+        for absent in [
+            "etag",
+            "last-modified",
+            "accept-ranges",
+            "cdn-cache-control",
+            "age",
+        ] {
+            if absent != "age" {
+                assert_eq!(reply.header(absent), "", "{absent}: {reply:?}");
+            }
+        }
+        let length = reply.header("content-length");
+        assert!(
+            length.is_empty() || length == reply.body.len().to_string(),
+            "{reply:?}"
+        );
+    }
+    assert_eq!(site.generated.load(SeqCst), 1);
+    let status = visit(&app, "Ann").await;
+    assert!(
+        status
+            .header("cache-status")
+            .starts_with("perennial; hit; ttl=")
+    );
+    assert!(
+        status.header("cache-status").ends_with("; detail=holes"),
+        "{status:?}"
+    );
+    // What is stored has neither marks nor names.
+    let stored = site
+        .site
+        .stored_response("/")
+        .await
+        .expect("answers")
+        .expect("is stored");
+    let stored = String::from_utf8(stored.body().to_vec()).expect("text");
+    assert_eq!(
+        stored,
+        "<p>0</p><b></b><i></i><script nonce=\"\">let name = ;</script>"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn filling_is_escaped_for_its_place() {
+    let site = Site::new();
+    let app = site.app(site.layer());
+    let reply = visit(&app, "</script>\"'&").await;
+    assert_eq!(
+        shown(&reply),
+        page(
+            0,
+            "&lt;/script&gt;&quot;&#39;&amp;",
+            "\"\\u003c/script\\u003e\\\"'\\u0026\""
+        )
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn text_of_a_visitor_that_looks_like_a_mark_stays_a_text() {
+    let site = Site::new();
+    let app = site.app(site.layer());
+    let like = format!("hole{}000", "0".repeat(32));
+    for _ in 0..2 {
+        assert_eq!(
+            shown(&visit(&app, &like).await),
+            page(0, &like, &format!("\"{like}\""))
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn hole_that_fails_shows_its_fallback_and_one_line_in_the_log() {
+    let log = log_of_this_thread();
+    let site = Site::new();
+    let app = site.app(site.layer());
+    for name in ["nobody", "panics", "hangs", "much", "nobody"] {
+        assert_eq!(
+            shown(&visit(&app, name).await),
+            page(0, "somebody", "\"somebody\""),
+            "{name}"
+        );
+    }
+    let told = log.text();
+    let told: Vec<_> = told
+        .lines()
+        .filter(|line| line.contains("a hole of a page"))
+        .collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(
+        told[0].contains("hole=\"name\"") && told[0].contains("no such visitor"),
+        "{told:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn header_and_page_have_the_same_nonce_which_is_never_used_again() {
+    let site = Site::new();
+    let policy = "script-src 'nonce-{nonce}'; base-uri 'none'";
+    let app = site.app(
+        site.layer()
+            .header_with(header::CONTENT_SECURITY_POLICY, policy),
+    );
+    let mut seen = BTreeSet::new();
+    for _ in 0..5 {
+        let reply = visit(&app, "Ann").await;
+        let (_, rest) = reply.text().split_once("nonce=\"").expect("a nonce");
+        let (nonce, _) = rest.split_once('"').expect("ends");
+        let header = reply.header("content-security-policy");
+        assert_eq!(
+            header,
+            format!("script-src 'nonce-{nonce}'; base-uri 'none'")
+        );
+        assert!(seen.insert(nonce.to_owned()), "{nonce} is used again");
+    }
+    // No old body is combined with a new nonce.
+    for (name, value) in [
+        ("if-none-match", "*"),
+        ("if-modified-since", "Fri, 31 Dec 2100 00:00:00 GMT"),
+        ("if-match", "\"a\""),
+        ("range", "bytes=0-1"),
+    ] {
+        let reply = request(&app, "GET", "/", &[(name, value)]).await;
+        assert_eq!(reply.status, 200, "{name}: {reply:?}");
+        assert!(reply.text().ends_with("</script>"), "{name}");
+    }
+    // HEAD runs the holes of headers alone.
+    let head = request(&app, "HEAD", "/", &[("x-name", "panics")]).await;
+    assert_eq!((head.status, &*head.body), (200, &b""[..]));
+    assert!(
+        head.header("content-security-policy").contains("'nonce-n"),
+        "{head:?}"
+    );
+    assert_eq!(head.header("content-length"), "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn header_is_never_sent_unfilled_or_with_what_has_no_place_in_it() {
+    let site = Site::new();
+    for (value, status) in [
+        (Ok("abc+/="), 200),
+        (Ok("a; b"), 500),
+        (Ok("a\r\nb: c"), 500),
+        (Ok(""), 500),
+        (Err("no"), 500),
+    ] {
+        let layer = site
+            .site
+            .layer(HOUR)
+            .hole("token", move |_| async move { value.map(str::to_owned) });
+        let layer = layer.header_with(
+            header::CONTENT_SECURITY_POLICY,
+            "script-src 'nonce-{token}'",
+        );
+        let page = async |holes: Holes| Html(holes.text("token"));
+        let app: Router = Router::new()
+            .route("/page", route(page).layer(layer))
+            .with_state(());
+        for _ in 0..2 {
+            let reply = get(&app, "/page").await;
+            assert_eq!(reply.status, status, "{value:?}: {reply:?}");
+            let has_header = !reply.header("content-security-policy").is_empty();
+            assert_eq!(has_header, status == 200);
+            if status == 500 {
+                assert_eq!(reply.header("cache-control"), "no-store");
+            }
+        }
+    }
+}
+
+/// A body in frames of a few bytes, with trailers.
+fn in_frames(text: &str, length: usize) -> Response {
+    let chunks = text
+        .as_bytes()
+        .chunks(length)
+        .map(|chunk| Frame::data(bytes::Bytes::copy_from_slice(chunk)));
+    let mut trailers = HeaderMap::new();
+    trailers.insert("x-trailer", "here".parse().expect("a value"));
+    let frames = chunks
+        .chain([Frame::trailers(trailers)])
+        .map(Ok::<_, Infallible>);
+    let frames: Vec<_> = frames.collect();
+    Response::new(Body::new(StreamBody::new(stream::iter(frames))))
+}
+
+#[tokio::test(start_paused = true)]
+async fn page_that_bypasses_the_cache_is_filled_while_it_is_streamed() {
+    use http_body_util::BodyExt;
+    use tower::ServiceExt;
+
+    for mode in [Mode::On, Mode::Off] {
+        let site = Shared::new().open(perennial_testkit::patient().mode(mode));
+        let layer = site.layer(HOUR).hole("name", name).bypass_if(|_| true);
+        for length in [1, 7, 38, 39, 40, 1000] {
+            let page = async move |holes: Holes| {
+                let text = format!(
+                    "<b>{}</b>hole{}|{}",
+                    holes.text("name"),
+                    holes.json("name"),
+                    holes.text("name")
+                );
+                in_frames(&text, length)
+            };
+            let app: Router = Router::new()
+                .route("/", route(page).layer(layer.clone()))
+                .with_state(());
+            let asked = axum::http::Request::get("/")
+                .header("x-name", "A&B")
+                .body(Body::empty());
+            let response = app
+                .oneshot(asked.expect("a request"))
+                .await
+                .expect("never fails");
+            assert_eq!(
+                response.headers()[header::CACHE_CONTROL],
+                "private, no-cache"
+            );
+            assert!(!response.headers().contains_key(header::CONTENT_LENGTH));
+            let body = response.into_body().collect().await.expect("is whole");
+            let trailers = body.trailers().cloned().expect("are kept");
+            assert_eq!(trailers["x-trailer"], "here");
+            assert_eq!(
+                body.to_bytes(),
+                "<b>A&amp;B</b>hole\"A\\u0026B\"|A&amp;B",
+                "{length} {mode:?}"
+            );
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn response_without_marks_is_passed_on_and_stored_as_it_is() {
+    let site = Site::new();
+    let page = async || "the same for all";
+    let layer = || site.layer();
+    let app: Router = Router::new()
+        .route("/stored", route(page).layer(layer()))
+        .route("/passed", route(page).layer(layer().bypass_if(|_| true)))
+        .with_state(());
+    for _ in 0..2 {
+        let stored = get(&app, "/stored").await;
+        assert_eq!(stored.text(), "the same for all");
+        assert!(stored.header("etag").contains("p-"), "{stored:?}");
+        assert_eq!(stored.header("cache-control"), "no-cache");
+        let passed = get(&app, "/passed").await;
+        assert_eq!(passed.text(), "the same for all");
+        assert_eq!(passed.header("content-length"), "16");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn mistake_with_a_mark_fails_the_generation_and_names_the_hole() {
+    let log = log_of_this_thread();
+    let site = Site::new();
+    let own = site.site.clone();
+    let upper = async |holes: Holes| holes.text("name").to_uppercase();
+    let unknown = async |holes: Holes| holes.text("nmae");
+    let in_header = async |holes: Holes| ([("x-name", holes.text("name"))], "page");
+    let coded = async |holes: Holes| ([(header::CONTENT_ENCODING, "gzip")], holes.text("name"));
+    let in_part = async move |holes: Holes| {
+        let part = async move || Ok::<_, Infallible>(format!("Hello {}", holes.text("name")));
+        let part = own.content("sidebar", HOUR, part).await;
+        part.expect("is made").text().into_owned()
+    };
+    let unused = async |holes: Holes| {
+        let _ = holes.text("name");
+        holes.unused("name");
+        "page"
+    };
+    let without = async |_: Holes| "never";
+    let app: Router = Router::new()
+        .route("/upper", route(upper).layer(site.layer()))
+        .route("/unknown", route(unknown).layer(site.layer()))
+        .route("/header", route(in_header).layer(site.layer()))
+        .route("/coded", route(coded).layer(site.layer()))
+        .route("/part", route(in_part).layer(site.layer()))
+        .route("/unused", route(unused).layer(site.layer()))
+        .route("/without", route(without).layer(site.site.layer(HOUR)))
+        .with_state(());
+    for (path, said) in [
+        ("/upper", "the mark of the hole \"name\" is not in the body"),
+        ("/unknown", "the layer has no hole \"nmae\""),
+        ("/header", "stands in the header x-name"),
+        ("/coded", "Content-Encoding"),
+        ("/part", "written in a part of the page"),
+    ] {
+        let reply = get(&app, path).await;
+        assert_eq!(reply.status, 503, "{path}: {reply:?}");
+        let log = log.text().replace('\\', "");
+        assert!(log.contains(said), "{path}: {log}");
+    }
+    let reply = get(&app, "/unused").await;
+    assert_eq!((reply.status, reply.text()), (200, "page"));
+    // Without a hole on the layer, the extractor says what to do.
+    let reply = get(&app, "/without").await;
+    assert_eq!(reply.status, 500, "{reply:?}");
+    assert!(reply.text().contains(".hole("), "{reply:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_response_is_filled_too() {
+    let site = Site::new();
+    let page = async |holes: Holes| {
+        (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            format!("Sorry, {}", holes.text("name")),
+        )
+            .into_response()
+    };
+    let app: Router = Router::new()
+        .route("/", route(page).layer(site.layer()))
+        .with_state(());
+    let reply = visit(&app, "Ann").await;
+    assert_eq!((reply.status, reply.text()), (500, "Sorry, Ann"));
+    assert_eq!(reply.header("cache-control"), "private, no-cache");
+}
+
+#[tokio::test(start_paused = true)]
+async fn stale_page_is_filled_and_an_equal_one_is_renewed() {
+    let site = Site::new();
+    let page = async |holes: Holes| Html(format!("<b>{}</b>", holes.text("name")));
+    let app: Router = Router::new()
+        .route("/", route(page).layer(site.layer()))
+        .with_state(());
+    assert_eq!(visit(&app, "Ann").await.text(), "<b>Ann</b>");
+    advance(Duration::from_secs(4000)).await;
+    assert_eq!(visit(&app, "Bob").await.text(), "<b>Bob</b>");
+    let renewed = site
+        .site
+        .stats()
+        .regenerations(perennial::event::Outcome::Renewed);
+    assert_eq!(
+        renewed, 1,
+        "the marks of two generations differ, and the page does not"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn outer_layer_stores_no_page_with_holes() {
+    let site = Site::new();
+    let inner = async |holes: Holes| Html(format!("<b>{}</b>", holes.text("name")));
+    let inner = Router::new().route("/", route(inner).layer(site.layer()));
+    let app: Router = inner.layer(site.site.layer(HOUR).key(perennial::Key::new().host()));
+    for name in ["Ann", "Bob", "Ann", "Bob"] {
+        assert_eq!(visit(&app, name).await.text(), format!("<b>{name}</b>"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn process_without_a_hole_of_a_stored_page_shows_no_empty_spot() {
+    let shared = Shared::new();
+    let new = Site::of(&shared);
+    let old = Site::of(&shared);
+    let page = async |holes: Holes| Html(format!("<b>{}</b>", holes.text("name")));
+    let plain = async || Html("<b>of before</b>");
+    let app: Router = Router::new()
+        .route("/", route(page).layer(new.layer()))
+        .with_state(());
+    let before: Router = Router::new()
+        .route("/", route(plain).layer(old.site.layer(HOUR)))
+        .with_state(());
+    for _ in 0..3 {
+        assert_eq!(visit(&app, "Ann").await.text(), "<b>Ann</b>");
+        assert_eq!(visit(&before, "Ann").await.text(), "<b>of before</b>");
+        advance(Duration::from_secs(4000)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn warming_runs_no_hole() {
+    let site = Site::new();
+    let page = async |holes: Holes| Html(format!("<b>{}</b>", holes.text("name")));
+    let runs = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&runs);
+    let layer = site.site.layer(HOUR).hole("name", move |_| {
+        count.fetch_add(1, SeqCst);
+        async { Ok::<_, Infallible>("Ann".to_owned()) }
+    });
+    let app: Router = Router::new()
+        .route("/", route(page).layer(layer))
+        .with_state(());
+    site.site.warm(app.clone(), ["/"]).await;
+    assert_eq!(runs.load(SeqCst), 0);
+    assert_eq!(visit(&app, "").await.text(), "<b>Ann</b>");
+    assert_eq!(
+        runs.load(SeqCst),
+        1,
+        "once for a visitor, wherever it stands"
+    );
+}
+
+#[test]
+fn holes_are_declared_once_and_before_the_headers_that_have_them() {
+    let site = Shared::new().site();
+    let layer = || site.layer(HOUR).hole("name", name);
+    let declared: [&dyn Fn(); 5] = [
+        &|| drop(layer().hole("name", name)),
+        &|| drop(layer().hole("", name)),
+        &|| drop(layer().hole("{", name)),
+        &|| drop(layer().header_with(header::LINK, "{nonce}")),
+        &|| drop(layer().header_with(header::LINK, "{name")),
+    ];
+    for (number, declare) in declared.iter().enumerate() {
+        let declared = std::panic::catch_unwind(std::panic::AssertUnwindSafe(declare));
+        assert!(declared.is_err(), "{number}");
+    }
+    let mut layer = site.layer(HOUR);
+    for number in 0..64 {
+        layer = layer.hole(&number.to_string(), name);
+    }
+    let one_more = std::panic::AssertUnwindSafe(move || drop(layer.hole("64", name)));
+    assert!(std::panic::catch_unwind(one_more).is_err());
+}
