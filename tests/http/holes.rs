@@ -26,6 +26,8 @@ use perennial::{
 };
 use perennial_testing::{self, advance};
 use perennial_testkit::{Reply, get, request, virtual_time::Shared};
+use tower_cookies::{Cookie, Cookies};
+use tower_sessions::{MemoryStore, Session, SessionManagerLayer};
 
 use crate::log_of_this_thread;
 
@@ -142,6 +144,12 @@ async fn page_is_generated_once_and_filled_for_each_visitor() {
     assert!(
         status.header("cache-status").ends_with("; detail=holes"),
         "{status:?}"
+    );
+    let explained = site.site.explain(app, "/").await;
+    let explained = explained.expect("answers").expect("has a layer");
+    assert_eq!(
+        explained.version.expect("is there").holes,
+        ["name", "nonce"]
     );
     // What is stored has neither marks nor names.
     let stored = site
@@ -526,4 +534,69 @@ fn holes_are_declared_once_and_before_the_headers_that_have_them() {
     }
     let one_more = std::panic::AssertUnwindSafe(move || drop(layer.hole("64", name)));
     assert!(std::panic::catch_unwind(one_more).is_err());
+}
+
+/// As a form with a token has it, and a message that is shown once.
+#[tokio::test(start_paused = true)]
+async fn hole_reads_and_changes_the_session_and_the_cookies_of_its_visitor() {
+    async fn csrf(visitor: Parts) -> Result<String, perennial_store::error::BoxError> {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let session: &Session = visitor.extensions.get().ok_or("no session")?;
+        if let Some(token) = session.get::<String>("csrf").await? {
+            return Ok(token);
+        }
+        let token = format!("token-{}", NEXT.fetch_add(1, SeqCst));
+        session.insert("csrf", &token).await?;
+        Ok(token)
+    }
+    async fn flash(visitor: Parts) -> Result<String, &'static str> {
+        let cookies: &Cookies = visitor.extensions.get().ok_or("no cookies")?;
+        let message = cookies.get("flash").map(|cookie| cookie.value().to_owned());
+        if message.is_some() {
+            cookies.remove(Cookie::from("flash"));
+        }
+        Ok(message.unwrap_or_default())
+    }
+    let site = Site::new();
+    let form = async |holes: Holes| Html(format!("{}|{}", holes.text("csrf"), holes.text("flash")));
+    let layer = site
+        .site
+        .layer(HOUR)
+        .ignore_extension::<Session>()
+        .ignore_extension::<Cookies>();
+    let layer = layer.hole("csrf", csrf).hole("flash", flash);
+    let bypassed = layer.clone().bypass_if(|_| true);
+    let app: Router = Router::new()
+        .route("/form", route(form).layer(layer))
+        .route("/bypassed", route(form).layer(bypassed))
+        .layer(SessionManagerLayer::new(MemoryStore::default()).with_secure(false))
+        .with_state(());
+    let mut tokens = BTreeSet::new();
+    for path in ["/form", "/bypassed", "/form"] {
+        let first = get(&app, path).await;
+        let (cookie, _) = first
+            .header("set-cookie")
+            .split_once(';')
+            .expect("a session");
+        let token = first
+            .text()
+            .strip_suffix('|')
+            .expect("no message")
+            .to_owned();
+        assert!(
+            token.starts_with("token-") && tokens.insert(token.clone()),
+            "{token}"
+        );
+        for other in ["/form", "/bypassed"] {
+            let again = request(&app, "GET", other, &[("cookie", cookie)]).await;
+            assert_eq!(again.text(), format!("{token}|"), "{path} {other}");
+        }
+        let told = format!("{cookie}; flash=Saved");
+        let told = request(&app, "GET", path, &[("cookie", &told)]).await;
+        assert_eq!(told.text(), format!("{token}|Saved"));
+        let removed = told.headers.get_all("set-cookie").iter();
+        let mut removed =
+            removed.filter(|line| line.to_str().is_ok_and(|line| line.starts_with("flash=")));
+        assert!(removed.next().is_some(), "{told:?}");
+    }
 }

@@ -81,6 +81,9 @@ pub struct ExplainedVersion {
     pub tags: Vec<String>,
     /// The keys of the parts.
     pub parts: Vec<String>,
+    /// The names of the [holes](crate::layer::RefreshLayer::hole).
+    #[serde(default)]
+    pub holes: Vec<String>,
 }
 
 /// The pause after a failed generation, in an [`Explanation`].
@@ -183,6 +186,9 @@ impl ExplainedVersion {
             interval: meta.terms(context.policy).interval,
             tags: meta.stored.tags.to_vec(),
             parts: meta.stored.parts.to_vec(),
+            holes: version.page.holes().map_or_else(Vec::new, |holes| {
+                holes.names.iter().map(ToString::to_string).collect()
+            }),
         }
     }
 

@@ -70,7 +70,7 @@ fn shown(explanation: &Explanation) -> Markup {
             @if let Some(key) = &explanation.key { tr { th scope="row" { "Key" } td .key { code { (visible(key)) } } } }
             @if let Some(version) = &explanation.version {
                 tr { th scope="row" { "Age" } td { (time(version.age)) ", of an interval of " (time(version.interval)) } }
-                @for (name, texts) in [("Tags", &version.tags), ("Parts", &version.parts)] {
+                @for (name, texts) in [("Tags", &version.tags), ("Parts", &version.parts), ("Holes", &version.holes)] {
                     @if !texts.is_empty() { tr { th scope="row" { (name) } td { (visible(&texts.join(", "))) } } }
                 }
             }
