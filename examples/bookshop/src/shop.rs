@@ -3,9 +3,11 @@
 //! The home page, the books and the orders are live. Perennial stores `/best-sellers`,
 //! `/new-releases` and the sidebar. The first request after the interval regenerates them, once for
 //! all copies of the shop on the same database. The lists follow the table of books, too: a trigger makes
-//! them stale in the transaction that changes a book, whoever changes it.
+//! them stale in the transaction that changes a book, whoever changes it. They greet each visitor by name
+//! all the same: the name is a hole of the stored page.
 
 use std::{
+    convert::Infallible,
     error::Error,
     net::SocketAddr,
     time::{Duration, Instant, SystemTime},
@@ -14,7 +16,7 @@ use std::{
 use axum::{
     Router,
     extract::{Path, RawQuery, State},
-    http::StatusCode,
+    http::{HeaderMap, StatusCode, header, request::Parts},
     response::{Html, IntoResponse, Redirect, Response},
     routing::{get, post},
 };
@@ -22,6 +24,7 @@ use humantime::{format_duration, format_rfc3339_seconds};
 use perennial::{
     Key, Perennial, Refresh,
     driver::Engine,
+    layer::Holes,
     locks::Locks,
     sql::{Database, Trigger},
 };
@@ -58,12 +61,13 @@ pub(crate) async fn run(
     // The key has no query, so that visitors cannot invent pages.
     let list = |policy| {
         let layer = site.layer(policy).key(Key::path());
-        layer.tag("catalogue")
+        layer.tag("catalogue").hole("greeting", greeting)
     };
     let app = Router::new()
         .route("/", get(home))
         .route("/books/{id}", get(book))
         .route("/buy/{id}", post(buy))
+        .route("/hello", post(hello))
         // The trigger names the lists; the layer shows their author the change at once.
         .route(
             "/books",
@@ -272,11 +276,55 @@ impl Shop {
     }
 }
 
-async fn home(State(shop): State<Shop>) -> Result<Html<String>, Failure> {
+/// Greets a visitor by the name in a cookie: for pages that are made for one visitor, and for the holes of those
+/// that are stored.
+fn greeting_of(headers: &HeaderMap) -> String {
+    let cookies = headers.get_all(header::COOKIE).iter();
+    let pairs = cookies
+        .filter_map(|line| line.to_str().ok())
+        .flat_map(|line| line.split(';'));
+    let name = pairs
+        .filter_map(|pair| pair.trim().strip_prefix("visitor="))
+        .next();
+    let name = name.and_then(|name| form_urlencoded::parse(name.as_bytes()).next());
+    match name {
+        Some((name, _)) => format!("Hello, {name}!"),
+        None => "Hello!".to_owned(),
+    }
+}
+
+async fn greeting(visitor: Parts) -> Result<String, Infallible> {
+    Ok(greeting_of(&visitor.headers))
+}
+
+/// A form with the visitor's name.
+async fn hello(form: String) -> Result<Response, Failure> {
+    let mut fields = form_urlencoded::parse(form.as_bytes());
+    let name = fields
+        .find(|(field, _)| field == "name")
+        .map(|(_, name)| name.trim().to_owned());
+    let name = name.filter(|name| (1..=50).contains(&name.chars().count()));
+    let name = form_urlencoded::byte_serialize(name.ok_or(Failure::Nameless)?.as_bytes())
+        .collect::<String>();
+    let cookie = format!("visitor={name}; Path=/; Max-Age=31536000; HttpOnly; SameSite=Lax");
+    Ok((
+        [(header::SET_COOKIE, cookie)],
+        Redirect::to("/new-releases"),
+    )
+        .into_response())
+}
+
+async fn home(State(shop): State<Shop>, headers: HeaderMap) -> Result<Html<String>, Failure> {
     let books = shop.books("ORDER BY title, id").await?;
     let books: String = books.iter().map(card).collect();
     let main = format!(r#"<h1>All our books</h1><ul class="shelf">{books}</ul>"#);
-    Ok(page("All our books", &main, &shop.sidebar().await))
+    let greeting = escape(&greeting_of(&headers));
+    Ok(page(
+        "All our books",
+        &greeting,
+        &main,
+        &shop.sidebar().await,
+    ))
 }
 
 const THANKS: &str =
@@ -286,6 +334,7 @@ async fn book(
     State(shop): State<Shop>,
     Path(id): Path<i64>,
     RawQuery(query): RawQuery,
+    headers: HeaderMap,
 ) -> Result<Html<String>, Failure> {
     let books = shop.books(&format!("HAVING id = {id}")).await?;
     let book = books.into_iter().next().ok_or(Failure::NotFound)?;
@@ -297,7 +346,8 @@ async fn book(
         card(&book),
         book.sold,
     );
-    Ok(page(&book.title, &main, &shop.sidebar().await))
+    let greeting = escape(&greeting_of(&headers));
+    Ok(page(&book.title, &greeting, &main, &shop.sidebar().await))
 }
 
 async fn buy(State(shop): State<Shop>, Path(id): Path<i64>) -> Result<Redirect, Failure> {
@@ -340,29 +390,30 @@ async fn add_book(State(shop): State<Shop>, form: String) -> Result<Redirect, Fa
     Ok(Redirect::to("/new-releases"))
 }
 
-async fn best_sellers(State(shop): State<Shop>) -> Result<Html<String>, Failure> {
+async fn best_sellers(State(shop): State<Shop>, holes: Holes) -> Result<Html<String>, Failure> {
     let best = "HAVING COUNT(book) > 0 ORDER BY sold DESC, title, id LIMIT 20";
     let list = shop.list("best-sellers", best).await?;
     let main = format!(
         "<h1>Best-sellers</h1><p>By the orders of the last 30 days; in a tie, by title.</p>{list}"
     );
-    Ok(page("Best-sellers", &main, ""))
+    Ok(page("Best-sellers", &holes.text("greeting"), &main, ""))
 }
 
-async fn new_releases(State(shop): State<Shop>) -> Result<Html<String>, Failure> {
+async fn new_releases(State(shop): State<Shop>, holes: Holes) -> Result<Html<String>, Failure> {
     let list = shop
         .list("new releases", "ORDER BY year DESC, title, id LIMIT 15")
         .await?;
     let main = format!(
-        "<h1>New releases</h1><p>The newest first; those of a year by title.</p>{list}{NEW_BOOK}"
+        "<h1>New releases</h1><p>The newest first; those of a year by title.</p>{list}{NEW_BOOK}{NAME}"
     );
-    Ok(page("New releases", &main, ""))
+    Ok(page("New releases", &holes.text("greeting"), &main, ""))
 }
 
 /// The answer to a visitor in place of a page.
 enum Failure {
     NotFound,
     Incomplete,
+    Nameless,
     Database(sqlx::Error),
 }
 
@@ -380,13 +431,17 @@ impl IntoResponse for Failure {
                 StatusCode::UNPROCESSABLE_ENTITY,
                 "A book has a title and an author of up to 200 characters, and a year",
             ),
+            Self::Nameless => (
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "A name has up to 50 characters",
+            ),
             Self::Database(error) => {
                 tracing::error!(%error, "the database failed");
                 (StatusCode::INTERNAL_SERVER_ERROR, "Something broke here")
             }
         };
         let main = format!(r#"<h1>{title}</h1><p><a href="/">All our books</a></p>"#);
-        (status, page(title, &main, "")).into_response()
+        (status, page(title, "", &main, "")).into_response()
     }
 }
 
@@ -395,7 +450,11 @@ const NEW_BOOK: &str = r#"<form class="new" method="post" action="/books"><h2>Ad
 <input name="title" placeholder="Title" required maxlength="200"> <input name="author" placeholder="Author" required maxlength="200">
 <input name="year" type="number" placeholder="Year" required> <button>Add</button></form>"#;
 
-fn page(title: &str, main: &str, aside: &str) -> Html<String> {
+const NAME: &str = r#"<form class="new" method="post" action="/hello"><h2>Who are you?</h2>
+<input name="name" placeholder="Your name" required maxlength="50"> <button>Greet me</button></form>"#;
+
+/// Returns a page. The greeting is HTML already, or a mark.
+fn page(title: &str, greeting: &str, main: &str, aside: &str) -> Html<String> {
     Html(format!(
         r#"<!doctype html>
 <html lang="en">
@@ -405,7 +464,7 @@ fn page(title: &str, main: &str, aside: &str) -> Html<String> {
 <title>{title} · The Perennial Bookshop</title>
 <style>{STYLE}</style>
 <header><a href="/">The Perennial Bookshop</a>
-<nav><a href="/best-sellers">Best-sellers</a> <a href="/new-releases">New releases</a></nav></header>
+<nav><span>{greeting}</span> <a href="/best-sellers">Best-sellers</a> <a href="/new-releases">New releases</a></nav></header>
 <div><main>{main}</main>{aside}</div>
 <footer>A demonstration: its first 300 orders are made up, nothing is charged, nothing is sent.</footer>
 </html>

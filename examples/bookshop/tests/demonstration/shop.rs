@@ -77,6 +77,22 @@ async fn two_shops_on_one_database_are_one_site(db: Db) {
         })
         .await;
     }
+    // The stored list greets each visitor by name.
+    for name in ["Ann", "Bob+%3Cb%3E"] {
+        let told = post(addresses[0], "/hello", &format!("name={name}")).await;
+        let (cookie, _) = told.header("set-cookie").split_once(';').expect("a cookie");
+        let shown = name.replace("+%3Cb%3E", " &lt;b&gt;");
+        for path in ["/new-releases", "/new-releases", "/"] {
+            let list = request(addresses[0], "GET", path, &[("cookie", cookie)]).await;
+            let greeting = format!("Hello, {shown}!");
+            assert!(
+                list.status == 200 && list.text().contains(&greeting),
+                "{list:?}"
+            );
+        }
+        let list = get(addresses[0], "/new-releases").await;
+        assert!(list.text().contains("<span>Hello!</span>"), "{list:?}");
+    }
     for address in addresses {
         let home = get(address, "/").await;
         assert!(
