@@ -158,6 +158,7 @@ async fn page_is_generated_once_and_filled_for_each_visitor() {
         .await
         .expect("answers")
         .expect("is stored");
+    assert!(!stored.headers().contains_key(header::ETAG), "{stored:?}");
     let stored = String::from_utf8(stored.body().to_vec()).expect("text");
     assert_eq!(
         stored,
@@ -457,6 +458,31 @@ async fn stale_page_is_filled_and_an_equal_one_is_renewed() {
         renewed, 1,
         "the marks of two generations differ, and the page does not"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn hole_that_moves_in_the_same_text_makes_another_page() {
+    let site = Site::new();
+    let generated = Arc::clone(&site.generated);
+    let page = async move |holes: Holes| match generated.fetch_add(1, SeqCst) {
+        0 => Html(format!("{}<hr>", holes.text("name"))),
+        1 => Html(format!("<hr>{}", holes.text("name"))),
+        2 => Html(format!("<hr>{}", holes.html("name"))),
+        _ => Html(format!("<hr>{}", holes.html("nonce"))),
+    };
+    let app: Router = Router::new()
+        .route("/", route(page).layer(site.layer()))
+        .with_state(());
+    for shown in ["&amp;<hr>", "<hr>&amp;", "<hr>&", "<hr>n"] {
+        let reply = visit(&app, "&").await;
+        assert!(reply.text().starts_with(shown), "{shown}: {reply:?}");
+        advance(Duration::from_secs(4000)).await;
+    }
+    let stored = site
+        .site
+        .stats()
+        .regenerations(perennial::event::Outcome::Stored);
+    assert_eq!(stored, 4);
 }
 
 #[tokio::test(start_paused = true)]

@@ -61,7 +61,12 @@ impl<B> Filled<B> {
                     .push_back(Bytes::copy_from_slice(filling.as_bytes()));
             }
         }
-        let kept = if self.has_ended { 0 } else { MARK - 1 };
+        // As much as may be the beginning of a mark.
+        let kept = if self.has_ended {
+            0
+        } else {
+            self.holes.secret().len() - 1
+        };
         self.pass_on(self.held.len().saturating_sub(kept));
     }
 
