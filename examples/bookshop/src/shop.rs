@@ -45,7 +45,7 @@ pub(crate) async fn run(
     let database = Database::open(&options.database).await?;
     let locks = Locks::with_pool(database.clone()).await?;
     let pool = AnyPool::connect(&options.database).await?;
-    furnish(&pool, &locks).await?;
+    furnish(&pool, &locks, &database).await?;
     let site = Perennial::builder().trigger(books_trigger());
     let site = site.with_pool(database).await?;
 
@@ -121,7 +121,7 @@ other has the old one at once. Kill the copy that generates: within 15 s the oth
 }
 
 /// Makes and fills the tables once. Several copies may start at once: a lock admits one at a time.
-async fn furnish(pool: &AnyPool, locks: &Locks) -> Result<(), Box<dyn Error>> {
+async fn furnish(pool: &AnyPool, locks: &Locks, database: &Database) -> Result<(), Box<dyn Error>> {
     let lease = loop {
         match locks.try_lock("bookshop/furnish").await? {
             Some(lease) => break lease,
@@ -158,16 +158,18 @@ async fn furnish(pool: &AnyPool, locks: &Locks) -> Result<(), Box<dyn Error>> {
         }
         transaction.commit().await?;
     }
-    let engine = match pool.acquire().await?.backend_name() {
-        "PostgreSQL" => Engine::Postgres,
-        "MySQL" => Engine::MySql,
-        _ => Engine::Sqlite,
-    };
     // In a real shop this is a migration: `perennial triggers` prints it.
-    for statement in books_trigger().create(engine)? {
-        sqlx::raw_sql(AssertSqlSafe(statement))
-            .execute(pool)
-            .await?;
+    if !books_trigger().check(database).await?.is_empty() {
+        let mut connection = pool.acquire().await?;
+        let engine = match connection.backend_name() {
+            "PostgreSQL" => Engine::Postgres,
+            "MySQL" => Engine::MySql,
+            _ => Engine::Sqlite,
+        };
+        for statement in books_trigger().create(engine)? {
+            let statement = sqlx::raw_sql(AssertSqlSafe(statement));
+            statement.execute(&mut *connection).await?;
+        }
     }
     Ok(lease.release().await?)
 }
