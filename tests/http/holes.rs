@@ -626,3 +626,77 @@ async fn hole_reads_and_changes_the_session_and_the_cookies_of_its_visitor() {
         assert!(removed.next().is_some(), "{told:?}");
     }
 }
+
+mod random {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A piece of a page.
+    #[derive(Clone, Debug)]
+    enum Piece {
+        Text(String),
+        Name,
+        Json,
+        Html,
+    }
+
+    fn piece() -> impl Strategy<Value = Piece> {
+        prop_oneof![
+            // With what a mark begins with, and what is one of another generation.
+            "[hole0-9a-f<&]{0,60}".prop_map(Piece::Text),
+            "hole[0-9a-f]{32}[0-9]{0,3}".prop_map(Piece::Text),
+            Just(Piece::Name),
+            Just(Piece::Json),
+            Just(Piece::Html),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+
+        /// Of a stored page, and of a streamed one in frames of any length.
+        #[test]
+        fn each_visitor_sees_the_page_with_its_own_fillings(
+            pieces in proptest::collection::vec(piece(), 0..12),
+            names in proptest::collection::vec("[!-~]([ -~]{0,10}[!-~])?", 1..4),
+            length in 1_usize..90,
+        ) {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+            runtime.expect("a runtime").block_on(async move {
+                let site = Site::new();
+                let written = pieces.clone();
+                let page = async move |holes: Holes| {
+                    let written = written.iter().map(|piece| match piece {
+                        Piece::Text(text) => text.clone(),
+                        Piece::Name => holes.text("name"),
+                        Piece::Json => holes.json("name"),
+                        Piece::Html => holes.html("name"),
+                    });
+                    in_frames(&written.collect::<String>(), length)
+                };
+                let passes = site.layer().bypass_if(|_| true);
+                let app: Router = Router::new()
+                    .route("/stored", route(page.clone()).layer(site.layer()))
+                    .route("/passed", route(page).layer(passes))
+                    .with_state(());
+                for name in &names {
+                    let expected = pieces.iter().map(|piece| match piece {
+                        Piece::Text(text) => text.clone(),
+                        Piece::Name => name.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;").replace('\'', "&#39;"),
+                        Piece::Json => format!("{:?}", name)
+                            .replace("\\'", "'").replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026"),
+                        Piece::Html => name.clone(),
+                    });
+                    let expected: String = expected.collect();
+                    for path in ["/stored", "/passed"] {
+                        let reply = request(&app, "GET", path, &[("x-name", name)]).await;
+                        prop_assert_eq!(reply.status, 200);
+                        prop_assert_eq!(reply.text(), &expected);
+                    }
+                }
+                Ok(())
+            })?;
+        }
+    }
+}

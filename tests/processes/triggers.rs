@@ -60,7 +60,7 @@ fn engine(db: &Db) -> Engine {
 fn time() -> Duration {
     let seconds = std::env::var("PERENNIAL_TEST_SECONDS").ok();
     let seconds = seconds.map(|text| text.parse().expect("seconds"));
-    Duration::from_secs(seconds.unwrap_or(12) / 2)
+    Duration::from_secs(seconds.unwrap_or(8) / 2)
 }
 
 /// The rows by their ids, each with its shelf and its number.

@@ -407,7 +407,7 @@ mod servers {
                     writers.spawn(async move {
                         let set = connection.execute(sqlx::raw_sql(AssertSqlSafe(session)));
                         set.await.expect("is set");
-                        for round in 0..rounds(500, 50) {
+                        for round in 0..rounds(500, 20) {
                             let mut transaction = connection.begin().await.expect("begins");
                             // In one statement each, whose text the question above knows.
                             for change in [

@@ -2,15 +2,17 @@
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering::SeqCst},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode};
 use perennial_store::{
-    Backend, Epoch, Fence, Invalidated, LeaseRow, LockKind, LockName, NewEntry, Operation, Probe,
-    Publish, TryLock,
+    Backend, Call, Epoch, Fence, Invalidated, LeaseRow, LockKind, LockName, NewEntry, Operation,
+    Probe, Publish, TryLock, driver::DriverError, error::BoxError,
 };
+
+use crate::HANG;
 
 /// The metadata of [`entry`].
 pub const METADATA: &str = r#"{"tags":["a &b"]}"#;
@@ -20,9 +22,23 @@ pub fn page(key: &str) -> LockName {
     LockName::of(LockKind::Page, key)
 }
 
-/// Makes a call that the store answers.
+/// Makes a call that the store answers. A pool that has no connection yet is asked again, as a busy server is slow
+/// to take one, and nothing was sent.
 pub async fn ask<O: Operation>(store: &dyn Backend, operation: O) -> O::Answer {
-    store.ask(operation).await.expect("answers")
+    let call: Call = operation.into();
+    let begun = Instant::now();
+    loop {
+        match store.call(call.clone()).await {
+            Ok(reply) => return O::answer(reply).expect("answers this call"),
+            Err(error) if is_late(&error) && begun.elapsed() < HANG => {}
+            Err(error) => panic!("answers: {error:?}"),
+        }
+    }
+}
+
+fn is_late(error: &BoxError) -> bool {
+    let error = error.downcast_ref::<DriverError>();
+    error.is_some_and(DriverError::is_late)
 }
 
 /// Takes a lock that is free, as a new owner.
