@@ -19,27 +19,41 @@ use crate::{
 pub(super) struct Visitor {
     parts: Parts,
     holes: Holes,
-    /// The request is a generator's, or the application's own: nothing of a visitor's belongs into its answer.
-    is_nobody: bool,
+    sender: Sender,
+}
+
+/// Who has sent a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sender {
+    Visitor,
+    /// The application itself, which looks at no body.
+    Application,
+    /// The generator of an outer layer, for all visitors.
+    Generator,
+    /// The same, of a layer whose holes these are.
+    OwnGenerator,
 }
 
 impl Visitor {
     /// Takes what is needed of a request, and gives it its holes.
     pub(super) fn of(parts: &mut Parts, layer: &RefreshLayer) -> Self {
         let is_generator = parts.extensions.get::<Generating>().is_some();
-        let holes = match parts.extensions.get::<Holes>() {
-            // Those of an outer layer, whose page the handler generates.
-            Some(holes) if is_generator => holes.clone(),
-            _ => {
-                let holes = Holes::new(Arc::clone(layer.holes.names()));
-                parts.extensions.insert(holes.clone());
-                holes
-            }
+        let outer = parts.extensions.get::<Holes>().filter(|_| is_generator);
+        let sender = match (&outer, is_generator) {
+            (Some(_), _) => Sender::OwnGenerator,
+            (None, true) => Sender::Generator,
+            (None, false) if OwnRequest::of(&parts.extensions).is_some() => Sender::Application,
+            (None, false) => Sender::Visitor,
         };
+        let holes = outer.cloned().unwrap_or_else(|| {
+            let holes = Holes::new(Arc::clone(layer.holes.names()));
+            parts.extensions.insert(holes.clone());
+            holes
+        });
         Self {
-            is_nobody: is_generator || OwnRequest::of(&parts.extensions).is_some(),
             parts: parts.clone(),
             holes,
+            sender,
         }
     }
 }
@@ -54,14 +68,21 @@ impl RefreshLayer {
         let Visitor {
             mut parts,
             holes,
-            is_nobody,
+            sender,
         } = visitor;
         let unfilled = response.extensions_mut().remove::<Unfilled>();
-        if is_nobody {
-            return response;
-        }
         // The functions get the visitor's request as it was.
         parts.extensions.remove::<Holes>();
+        match sender {
+            Sender::Visitor => {}
+            Sender::Generator if holes.may_have_marks() => {
+                // The outer layer, which cannot cut these marks, stores nothing of it, and asks again for each
+                // visitor.
+                outgoing::personal(response.headers_mut());
+                return response;
+            }
+            Sender::Application | Sender::Generator | Sender::OwnGenerator => return response,
+        }
         let is_head = parts.method == Method::HEAD;
         let now = self.cache.now();
         let Some(unfilled) = unfilled else {
