@@ -127,7 +127,7 @@ impl fmt::Debug for OfDriver {
 impl TestDatabase for OfDriver {
     async fn store(&self) -> Arc<dyn Backend> {
         let store = self.database().store("perennial_").await;
-        store.expect("makes the tables").into()
+        Arc::new(store::Patient(store.expect("makes the tables")))
     }
 
     async fn execute(&self, sql: &str) -> u64 {

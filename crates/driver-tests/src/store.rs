@@ -1,6 +1,7 @@
 //! Calls of a store, as tests of its contract make them.
 
 use std::{
+    fmt,
     sync::atomic::{AtomicUsize, Ordering::SeqCst},
     time::{Duration, Instant},
 };
@@ -8,8 +9,8 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode};
 use perennial_store::{
-    Backend, Call, Epoch, Fence, Invalidated, LeaseRow, LockKind, LockName, NewEntry, Operation,
-    Probe, Publish, TryLock, driver::DriverError, error::BoxError,
+    Backend, Call, CallFuture, Epoch, Fence, Invalidated, LeaseRow, LockKind, LockName, NewEntry,
+    Operation, Probe, Publish, TryLock, driver::DriverError, error::BoxError,
 };
 
 use crate::HANG;
@@ -22,17 +23,32 @@ pub fn page(key: &str) -> LockName {
     LockName::of(LockKind::Page, key)
 }
 
-/// Makes a call that the store answers. A pool that has no connection yet is asked again, as a busy server is slow
-/// to take one, and nothing was sent.
+/// Makes a call that the store answers.
 pub async fn ask<O: Operation>(store: &dyn Backend, operation: O) -> O::Answer {
-    let call: Call = operation.into();
-    let begun = Instant::now();
-    loop {
-        match store.call(call.clone()).await {
-            Ok(reply) => return O::answer(reply).expect("answers this call"),
-            Err(error) if is_late(&error) && begun.elapsed() < HANG => {}
-            Err(error) => panic!("answers: {error:?}"),
-        }
+    store.ask(operation).await.expect("answers")
+}
+
+/// A store that asks again where its pool has no connection in time: a busy server is slow to take one, and nothing
+/// was sent.
+pub struct Patient(pub Box<dyn Backend>);
+
+impl fmt::Debug for Patient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Patient").finish_non_exhaustive()
+    }
+}
+
+impl Backend for Patient {
+    fn call(&self, call: Call) -> CallFuture<'_> {
+        Box::pin(async move {
+            let begun = Instant::now();
+            loop {
+                match self.0.call(call.clone()).await {
+                    Err(error) if is_late(&error) && begun.elapsed() < HANG => {}
+                    answer => return answer,
+                }
+            }
+        })
     }
 }
 

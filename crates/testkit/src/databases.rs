@@ -7,7 +7,7 @@
 use std::{sync::Arc, time::Duration};
 
 use perennial::{Builder, Perennial, sql::Database};
-use perennial_driver_tests::{TestDatabase, shift_rows};
+use perennial_driver_tests::{TestDatabase, shift_rows, store::Patient};
 use perennial_store::Backend;
 use sqlx::{
     AnyPool, AssertSqlSafe, Transaction,
@@ -279,7 +279,7 @@ impl Db {
             return Arc::new(database.clone());
         }
         let store = self.database().await.store("perennial_").await;
-        store.expect("prepares").into()
+        Arc::new(Patient(store.expect("prepares")))
     }
 
     /// Returns a pool for the test's own statements.
