@@ -82,6 +82,14 @@ pub(crate) struct HolePlaces {
 }
 
 impl HolePlaces {
+    /// The holes of a page whose metadata cannot be read: one without a name, which no layer has.
+    pub(crate) fn unknown() -> Self {
+        Self {
+            names: vec!["".into()],
+            places: Vec::new(),
+        }
+    }
+
     /// Returns true if these are places of a body of this length, as what was read from the database may not be.
     pub(crate) fn fit(&self, length: usize) -> bool {
         let are_known = |place: &Place| place.name < self.names.len() && place.at <= length;

@@ -84,7 +84,11 @@ impl Metadata {
     pub(crate) fn decode(epoch: Epoch, text: &str) -> Self {
         match serde_json::from_str(text) {
             Ok(metadata) => Self { epoch, ..metadata },
-            Err(_) => Self::default(),
+            // The body may have holes, and nobody knows where.
+            Err(_) => Self {
+                holes: Some(HolePlaces::unknown().into()),
+                ..Self::default()
+            },
         }
     }
 }
@@ -324,7 +328,12 @@ mod tests {
     #[test]
     fn unreadable_metadata_is_older_than_every_invalidation() {
         assert_eq!(Metadata::decode(Epoch(7), "{}").epoch, Epoch(7));
-        assert_eq!(Metadata::decode(Epoch(7), "{").epoch, Epoch::NONE);
+        let unreadable = Metadata::decode(Epoch(7), "{");
+        assert_eq!(unreadable.epoch, Epoch::NONE);
+        assert!(
+            unreadable.holes.is_some(),
+            "no layer takes it for a whole page"
+        );
     }
 
     proptest! {

@@ -24,7 +24,7 @@ use crate::{
 
 /// The number of findings that are kept, of those that wait for their judgement, and of pages that a warning has
 /// named.
-const MOST: usize = 100;
+const MAX_KEPT: usize = 100;
 
 /// The missed invalidations that this process has noticed.
 pub(crate) struct MissedInvalidations(Ordered<State>);
@@ -92,7 +92,7 @@ impl MissedInvalidations {
     /// Keeps a finding until it is judged.
     pub(crate) fn note(&self, finding: Finding) {
         let mut state = self.0.lock();
-        if state.waiting.len() < MOST {
+        if state.waiting.len() < MAX_KEPT {
             state.waiting.push_back(finding);
         }
     }
@@ -113,12 +113,12 @@ impl MissedInvalidations {
                 let found = Arc::new(found);
                 state.missed.push_front(Arc::clone(&found));
                 let warns = mode == Mode::Development
-                    && state.warned.len() < MOST
+                    && state.warned.len() < MAX_KEPT
                     && state.warned.insert(found.key.clone());
                 missed.push((found, warns));
             }
         }
-        state.missed.truncate(MOST);
+        state.missed.truncate(MAX_KEPT);
         drop(state);
         for (found, warns) in missed {
             if warns {

@@ -181,6 +181,7 @@ async fn an_unreadable_row_counts_as_none_and_is_replaced() {
         "UPDATE perennial_entry SET status = 7",
         "UPDATE perennial_entry SET status = 'fine'",
         "UPDATE perennial_entry SET generated_at = 'yesterday'",
+        "UPDATE perennial_entry SET metadata = '{'",
     ];
     // A row of an unknown age is stale, and the leader waits for the new version.
     let policy = Refresh::every(LONG).soft_timeout(LONG);

@@ -74,6 +74,18 @@ async fn price_of(db: &Db, id: usize) -> i64 {
     db.int(&price).await.expect("is there")
 }
 
+/// Returns the content of a key, which shows the price where it has to be generated, and has the product's tag.
+async fn content_with(site: &Perennial, key: &str, policy: &Refresh, price: i64) -> String {
+    let tags = site.clone();
+    let generate = move || async move {
+        tags.tag(["product-0"]);
+        Ok::<_, std::io::Error>(price.to_string())
+    };
+    let content = site.content(key, policy, generate).await;
+    let content = content.expect("is made");
+    content.text().to_string()
+}
+
 fn bigint(db: &Db) -> &'static str {
     match engine(db) {
         Engine::MySql => "SIGNED",
@@ -143,14 +155,7 @@ async fn code_waits_for_what_triggers_have_written(db: Db) {
     let policy = every(LONG);
     let shown = async || {
         let price = price_of(&db, 0).await;
-        let tags = site.clone();
-        let generate = move || async move {
-            tags.tag(["product-0"]);
-            Ok::<_, std::io::Error>(price.to_string())
-        };
-        let content = site.content("price", &policy, generate).await;
-        let content = content.expect("is made");
-        content.text().to_string()
+        content_with(&site, "price", &policy, price).await
     };
     for price in 0..5 {
         assert_eq!(shown().await, price.to_string());
@@ -249,13 +254,7 @@ async fn forgotten_template_is_noticed(db: Db) {
         let price = format!("SELECT CAST(price AS {}) FROM {table}", bigint(&db));
         let visit = async || {
             let price = db.int(&price).await.expect("is there");
-            let tags = site.clone();
-            let generate = move || async move {
-                tags.tag(["product-0"]);
-                Ok::<_, std::io::Error>(price.to_string())
-            };
-            let content = site.content(table, &policy, generate).await;
-            content.expect("is made").text().to_string()
+            content_with(&site, table, &policy, price).await
         };
         assert_eq!(visit().await, "0");
         db.execute(&format!("UPDATE {table} SET price = 12")).await;
@@ -327,14 +326,7 @@ async fn cost_of_a_change() {
             let policy = every(LONG);
             let shown = async || {
                 let price = price_of(&db, 0).await;
-                let tags = site.clone();
-                let generate = move || async move {
-                    tags.tag(["product-0"]);
-                    Ok::<_, std::io::Error>(price.to_string())
-                };
-                let content = site.content("price", &policy, generate).await;
-                let content = content.expect("is made");
-                content.text().to_string()
+                content_with(&site, "price", &policy, price).await
             };
             shown().await;
             timed(rows).await;

@@ -270,12 +270,12 @@ impl InvalidationSync {
         let Environment { store, list, .. } = &self.environment;
         let apply = async {
             self.wait_until_current().await?;
-            let seen = list.unnumbered();
+            let seen: HashSet<_> = list.unnumbered().into_iter().collect();
             if for_author {
                 self.outbox.number_all_seen().await?;
             }
             let left = list.unnumbered();
-            Ok::<_, Error>(left.iter().all(|id| !seen.contains(id)))
+            Ok::<_, Error>(!left.iter().any(|id| seen.contains(id)))
         };
         let limit = SYNC_INTERVAL + store.patience();
         match tokio::time::timeout(limit, apply).await {

@@ -221,7 +221,7 @@ impl Hole {
             tracing::warn!(
                 target: "perennial::request",
                 hole = name, error,
-                "a hole of a page was not filled, and shows its fallback (logged once a minute)"
+                "a hole of a page was not filled: it shows its fallback, or nothing (logged once a minute)"
             );
         }
     }

@@ -11,12 +11,12 @@ use http_body::Body;
 
 use super::{outgoing, own_request::OwnRequest, request::Generating, respond::Unfilled};
 use crate::{
-    http::{fields::ascii, stored},
+    http::stored,
     layer::{Holes, RefreshLayer, ResponseBody, holes::Filled},
 };
 
 /// What is needed of a request to fill the response to it.
-pub(super) struct Visitor {
+pub(super) struct Recipient {
     parts: Parts,
     holes: Holes,
     sender: Sender,
@@ -34,7 +34,7 @@ enum Sender {
     OwnGenerator,
 }
 
-impl Visitor {
+impl Recipient {
     /// Takes what is needed of a request, and gives it its holes.
     pub(super) fn of(parts: &mut Parts, layer: &RefreshLayer) -> Self {
         let is_generator = parts.extensions.get::<Generating>().is_some();
@@ -63,13 +63,13 @@ impl RefreshLayer {
     pub(super) async fn fill<B: Body<Data = Bytes>>(
         &self,
         mut response: Response<ResponseBody<B>>,
-        visitor: Visitor,
+        recipient: Recipient,
     ) -> Response<ResponseBody<B>> {
-        let Visitor {
+        let Recipient {
             mut parts,
             holes,
             sender,
-        } = visitor;
+        } = recipient;
         let unfilled = response.extensions_mut().remove::<Unfilled>();
         // The functions get the visitor's request as it was.
         parts.extensions.remove::<Holes>();
@@ -110,7 +110,7 @@ impl RefreshLayer {
     /// Fills a response of the service itself, while it is streamed, or one of the layer's own, which has no holes.
     async fn fill_passed<B: Body<Data = Bytes>>(
         &self,
-        response: Response<ResponseBody<B>>,
+        mut response: Response<ResponseBody<B>>,
         parts: &Parts,
         holes: Holes,
     ) -> Response<ResponseBody<B>> {
@@ -129,7 +129,6 @@ impl RefreshLayer {
         let Ok(headers) = self.holes.headers(&fillings) else {
             return refused(response.headers());
         };
-        let mut response = response;
         if has_marks {
             stored::invalidate(&mut response);
             outgoing::personal(response.headers_mut());
@@ -147,10 +146,7 @@ fn refused<B>(headers: &HeaderMap) -> Response<ResponseBody<B>> {
     let unfilled = outgoing::unfilled();
     let mut of_refusal = unfilled.headers().clone();
     if let Some(status) = headers.get(header::CACHE_STATUS) {
-        of_refusal.insert(
-            header::CACHE_STATUS,
-            ascii(status.to_str().unwrap_or_default().to_owned()),
-        );
+        of_refusal.insert(header::CACHE_STATUS, status.clone());
     }
     outgoing::give(&unfilled, of_refusal, false)
 }

@@ -21,7 +21,7 @@ use super::{
     admission::Admitted,
     disposition::is_failure,
     explain,
-    fill::Visitor,
+    fill::Recipient,
     generate::generate,
     keying::Resource,
     outgoing,
@@ -109,10 +109,10 @@ where
             return self.answer(request);
         }
         let (mut parts, body) = request.into_parts();
-        let visitor = Visitor::of(&mut parts, layer);
+        let recipient = Recipient::of(&mut parts, layer);
         let answer = self.answer(Request::from_parts(parts, body));
         let layer = layer.clone();
-        ResponseFuture::waiting(async move { Ok(layer.fill(answer.await?, visitor).await) })
+        ResponseFuture::waiting(async move { Ok(layer.fill(answer.await?, recipient).await) })
     }
 }
 
