@@ -144,6 +144,8 @@ pub(crate) enum Origin {
     Published { lock_untouched: bool },
     /// This process has generated the version, and could not publish it.
     Unsaved,
+    /// This process has generated the version, and has not published it over a fresh one of other code.
+    KeptApart,
 }
 
 /// The one question that decisions ask about a content. It is a trait so that the check can run the same
@@ -244,14 +246,14 @@ impl<B> Version<B> {
         self.origin != Origin::Stored && self.published_at >= then
     }
 
-    /// Returns true if this process could not publish the version.
+    /// Returns true if this process has generated the version, and it is in no other place than its memory.
     pub(crate) fn is_unsaved(&self) -> bool {
-        self.origin == Origin::Unsaved
+        matches!(self.origin, Origin::Unsaved | Origin::KeptApart)
     }
 
     /// Returns the effect of the invalidations on the version.
     pub(crate) fn validity(&self, list: &dyn InvalidationView) -> Validity {
-        let age_unknown = if self.age_unknown {
+        let age_unknown = if self.age_unknown || self.page.meta.stored.is_damaged {
             Validity::Invalidated
         } else {
             Validity::Valid
@@ -273,7 +275,10 @@ impl<B> Version<B> {
         let terms = self.page.meta.terms(context.policy);
         let age = self.age(context.now);
         let by_age = match Freshness::by_age(age, &terms) {
-            Freshness::Fresh if self.is_unsaved() && age >= context.policy.cooldown_time() => {
+            // The store may answer again by then.
+            Freshness::Fresh
+                if self.origin == Origin::Unsaved && age >= context.policy.cooldown_time() =>
+            {
                 Freshness::Stale
             }
             Freshness::Expired if context.now < self.error_grace_until => Freshness::Stale,

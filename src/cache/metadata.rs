@@ -1,8 +1,8 @@
 //! The metadata of a version: what decisions need to know about it beside its age.
 //!
 //! [`Metadata`] is what the store keeps, a column and a JSON text. [`Meta`] is what memory keeps: the same,
-//! with what follows from it for this process, computed once. Metadata that cannot be read count as older
-//! than every invalidation, so that the page is generated anew and nothing wrong is served.
+//! with what follows from it for this process, computed once. A version whose metadata cannot be read is used
+//! by nobody, and is generated anew.
 
 use std::{
     sync::{
@@ -66,6 +66,10 @@ pub(crate) struct Metadata {
     /// The holes of the body, which each visitor's request fills.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) holes: Option<Arc<HolePlaces>>,
+    /// The text in the database cannot be read, so that nobody knows where the body has holes. No process
+    /// uses the version.
+    #[serde(skip)]
+    pub(crate) is_damaged: bool,
 }
 
 /// The generated date of a version, for `Last-Modified`.
@@ -79,14 +83,12 @@ pub(crate) struct LastModified {
 }
 
 impl Metadata {
-    /// Reads the metadata from the store's column and text. If the text cannot be read, the result is older
-    /// than every invalidation.
+    /// Reads the metadata from the store's column and text.
     pub(crate) fn decode(epoch: Epoch, text: &str) -> Self {
         match serde_json::from_str(text) {
             Ok(metadata) => Self { epoch, ..metadata },
-            // The body may have holes, and nobody knows where.
             Err(_) => Self {
-                holes: Some(HolePlaces::unknown().into()),
+                is_damaged: true,
                 ..Self::default()
             },
         }
@@ -327,13 +329,12 @@ mod tests {
 
     #[test]
     fn unreadable_metadata_is_older_than_every_invalidation() {
-        assert_eq!(Metadata::decode(Epoch(7), "{}").epoch, Epoch(7));
+        let readable = Metadata::decode(Epoch(7), "{}");
+        assert!(!readable.is_damaged);
+        assert_eq!(readable.epoch, Epoch(7));
         let unreadable = Metadata::decode(Epoch(7), "{");
+        assert!(unreadable.is_damaged);
         assert_eq!(unreadable.epoch, Epoch::NONE);
-        assert!(
-            unreadable.holes.is_some(),
-            "no layer takes it for a whole page"
-        );
     }
 
     proptest! {
@@ -347,6 +348,7 @@ mod tests {
                 epoch: Epoch(epoch), sightings: Sighting::default(), revision: revision.into(), tags: tags.into(), parts: parts.into(), depends_on_everything, parts_fresh_for: refresh_after, refresh_after, is_provisional,
                 modified: Some(LastModified { seconds, is_ambiguous }),
                 holes: is_ambiguous.then(|| Arc::new(HolePlaces { names: vec!["name".into()], places: vec![Place { at: 7, name: 0, escape: Escape::Text }] })),
+                is_damaged: false,
             };
             let description = Description { layer, stale_while_revalidate: refresh_after, ..Description::default() };
             let text = description.encode(&metadata);

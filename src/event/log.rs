@@ -84,6 +84,10 @@ fn regeneration(ended: &Regeneration) {
     };
     match ended.outcome {
         Outcome::Unsaved => line!(debug, "regenerated, and served unsaved"),
+        Outcome::KeptApart => line!(
+            debug,
+            "regenerated, and served from this process's memory, as a fresh version of other code is stored"
+        ),
         Outcome::Overtaken => line!(
             warn,
             "nothing was published: another process has taken the lock over, or the page was purged"

@@ -32,6 +32,9 @@ words! {
         Renewed => "renewed",
         /// The new version is served and not stored, as the database is unavailable.
         Unsaved => "unsaved",
+        /// The new version is served from the memory of this process alone: a fresh one of other code is stored,
+        /// which this code cannot use, as in a deploy that changes the holes of a page or the type of a value.
+        KeptApart => "kept-apart",
         /// The publish was refused: another process has taken the lock over, or the page was purged.
         Overtaken => "overtaken",
         /// The response is not stored.

@@ -276,17 +276,21 @@ impl Driver {
                 None => Stored::NoNewer,
                 Some(entry) => {
                     let version = Version::stored(&key, entry, asked, &policy, page_before);
-                    if readable
-                        .as_ref()
-                        .is_none_or(|readable| readable(&version.page))
-                    {
+                    let is_damaged = version.page.meta.stored.is_damaged;
+                    let is_readable = !is_damaged
+                        && readable
+                            .as_ref()
+                            .is_none_or(|readable| readable(&version.page));
+                    if is_readable {
                         Stored::Version(version)
                     } else {
                         tracing::warn!(
                             key = &*key,
-                            "the stored value cannot be decoded, as its type has changed, or this layer does not have the holes of the page; it is generated anew"
+                            is_damaged,
+                            "the stored version cannot be used, and is generated anew: its row is damaged, the type of its value has changed, \
+                             or its page has a hole that this layer does not have"
                         );
-                        Stored::Unreadable(version.fence)
+                        Stored::Unreadable(version)
                     }
                 }
             };

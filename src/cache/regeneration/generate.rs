@@ -146,6 +146,7 @@ impl Driver {
                         is_provisional: inherited.is_provisional,
                         modified,
                         holes,
+                        is_damaged: false,
                     };
                     let mut page = Page::new(&key, response, metadata, before);
                     regenerations.warn_of_retagging(before, &page);

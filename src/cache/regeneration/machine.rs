@@ -160,16 +160,16 @@ pub(crate) struct ProbeResult<B> {
 pub(crate) enum Stored<B> {
     NoNewer,
     Version(Version<B>),
-    /// A version with this fence is stored, whose value this code cannot decode. It is generated anew.
-    Unreadable(Fence),
+    /// A version is stored that this code cannot use, and generates anew: its value has another type, or its
+    /// page has a hole that the layer does not have.
+    Unreadable(Version<B>),
 }
 
 impl<B> Stored<B> {
     fn fence(&self) -> Fence {
         match self {
             Self::NoNewer => Fence::NONE,
-            Self::Version(version) => version.fence,
-            Self::Unreadable(fence) => *fence,
+            Self::Version(version) | Self::Unreadable(version) => version.fence,
         }
     }
 
@@ -379,6 +379,10 @@ pub(crate) struct Regeneration<B> {
     pub(super) cooldown: Option<(Tick, Arc<Meta>)>,
     /// If the last response was not stored: why.
     pub(super) hit_for_pass: Option<Bypass>,
+    /// A fresh version is stored that this code cannot use, so processes with other code are running. The
+    /// result stays in the memory of this process: to publish it over theirs would make them generate again,
+    /// and publish over it in turn.
+    pub(super) is_kept_apart: bool,
     pub(super) request: LeaderRequest,
 }
 
@@ -399,6 +403,7 @@ impl<B: SameContent> Regeneration<B> {
             peer_lease_until: Tick(i64::MIN),
             cooldown: None,
             hit_for_pass: None,
+            is_kept_apart: false,
             request,
         };
         match entry {
@@ -689,6 +694,10 @@ impl<'a, B: SameContent> Transition<'a, B> {
 
     fn probed(&mut self, found: ProbeResult<B>) {
         let stored_fence = found.stored.fence().max(self.machine.fence());
+        self.machine.is_kept_apart = match &found.stored {
+            Stored::Unreadable(version) => version.freshness(self.context) == Freshness::Fresh,
+            Stored::NoNewer | Stored::Version(_) => false,
+        };
         self.keep_better(found.stored.version());
         let shows_stale = self.show_stale(false);
         if self.freshness() == Some(Freshness::Fresh) {
@@ -967,6 +976,11 @@ impl<'a, B: SameContent> Transition<'a, B> {
             self.serve_unsaved(&new);
             return self.end();
         };
+        if self.machine.is_kept_apart {
+            self.conclude(Outcome::KeptApart);
+            self.serve_from_memory(&new, Origin::KeptApart);
+            return self.release(Duration::ZERO, false);
+        }
         new.fence = fence;
         self.send(Publishing {
             new,
@@ -1169,12 +1183,16 @@ impl<'a, B: SameContent> Transition<'a, B> {
         self.machine.newest = Some(version);
     }
 
+    fn serve_unsaved(&mut self, new: &Version<B>) {
+        self.serve_from_memory(new, Origin::Unsaved);
+    }
+
     /// Serves the new version without a publish. The version keeps the fence of the version before,
     /// so that the next published version replaces it.
-    fn serve_unsaved(&mut self, new: &Version<B>) {
+    fn serve_from_memory(&mut self, new: &Version<B>, origin: Origin) {
         self.set_newest(Version {
             fence: self.machine.fence(),
-            origin: Origin::Unsaved,
+            origin,
             ..new.clone()
         });
         self.answer_with_newest();

@@ -146,7 +146,11 @@ impl Driver {
         self.generator_has_ended();
         let has_content = matches!(
             outcome,
-            Outcome::Stored | Outcome::Renewed | Outcome::Unsaved | Outcome::Overtaken
+            Outcome::Stored
+                | Outcome::Renewed
+                | Outcome::Unsaved
+                | Outcome::KeptApart
+                | Outcome::Overtaken
         );
         let regeneration = event::Regeneration {
             key: self.key.clone(),

@@ -172,7 +172,7 @@ fn complete_search_while_the_store_fails() {
 #[test]
 fn complete_search_while_stored_values_cannot_be_decoded() {
     let setup = Setup::new(&[Unreadable, Leave], 2, 2);
-    let situations = ["stored version is unreadable"];
+    let situations = ["stored version is unreadable", "ended: kept apart"];
     search(&setup, Extent::CompleteIfFull(400_000), &situations, &[]);
 }
 

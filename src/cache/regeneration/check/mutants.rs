@@ -152,6 +152,11 @@ fn unreadable_version_that_is_hidden_is_found() {
 }
 
 #[test]
+fn fresh_version_of_other_code_that_is_published_over_is_found() {
+    is_found(Mutant::OtherCodeIsStale, &[Unreadable], "S36");
+}
+
+#[test]
 fn demand_that_is_treated_as_any_visit_is_found() {
     is_found(Mutant::DemandForgotten, &[Demand], "S27");
 }

@@ -120,6 +120,7 @@ pub(crate) fn conclusion(conclusion: &Conclusion) -> &'static str {
         (Outcome::Stored, _) => "ended: stored",
         (Outcome::Renewed, _) => "ended: renewed",
         (Outcome::Unsaved, _) => "ended: unsaved",
+        (Outcome::KeptApart, _) => "ended: kept apart",
         (Outcome::Overtaken, _) => "ended: overtaken",
         (Outcome::NotStored(Bypass::TooLarge), _) => "ended: not stored, too large",
         (Outcome::NotStored(_), _) => "ended: not stored",

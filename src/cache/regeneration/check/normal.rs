@@ -277,10 +277,12 @@ impl<B: Hash> Hash for Regeneration<B> {
             peer_lease_until,
             cooldown,
             hit_for_pass,
+            is_kept_apart,
             request,
         } = self;
         (state, newest, has_permit, failures, *waits > 0).hash(hasher);
-        (peer_lease_until, cooldown, hit_for_pass, request.min_epoch).hash(hasher);
+        (peer_lease_until, cooldown, hit_for_pass, is_kept_apart).hash(hasher);
+        request.min_epoch.hash(hasher);
     }
 }
 

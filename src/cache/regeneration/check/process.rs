@@ -83,6 +83,8 @@ pub(crate) struct Run {
     pub(crate) is_away: bool,
     /// For the properties: the fence of the version that the latest probe has found.
     pub(crate) seen: Option<Fence>,
+    /// For the properties: the latest probe has found a fresh version that this code cannot use.
+    pub(crate) has_seen_other_code: bool,
     /// False while the regeneration before releases its lease.
     pub(crate) has_begun: bool,
 }
@@ -185,6 +187,7 @@ impl Process {
             holds_permit: false,
             is_away: false,
             seen: None,
+            has_seen_other_code: false,
             has_begun: false,
         };
         if let Some(CacheEntry::Cooldown { until, .. }) = &self.view

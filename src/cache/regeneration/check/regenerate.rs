@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::{
     cache::{
         Failure,
-        entry::{CacheEntry, DecisionContext, Origin, Version},
+        entry::{CacheEntry, DecisionContext, Freshness, Origin, Version},
         regeneration::{
             check::{
                 content::{Read, Text},
@@ -105,6 +105,9 @@ impl Process {
                     .newest
                     .as_ref()
                     .is_some_and(Version::is_unsaved);
+                if run.has_seen_other_code {
+                    return Err("S36: no fresh version of other code is published over");
+                }
                 if renews.is_some() && is_unsaved {
                     return Err("S11: an unsaved version is not renewed");
                 }
@@ -209,6 +212,7 @@ impl Process {
         unreadable: bool,
         around: &mut Around<'_>,
     ) -> Result<(), Broken> {
+        let known = self.known;
         let Some(run) = self.acting_mut() else {
             return Ok(());
         };
@@ -234,14 +238,27 @@ impl Process {
                     _ => asked,
                 };
                 run.seen = entry.map(|entry| entry.fence);
+                let unreadable = entry.filter(|_| unreadable).map(|it| found(it, asked));
+                let context = DecisionContext {
+                    policy: around.setup.policy(),
+                    ..context(&known)
+                };
+                run.has_seen_other_code = unreadable
+                    .as_ref()
+                    .is_some_and(|it| it.freshness(&context) == Freshness::Fresh);
                 let stored = match entry {
                     None => Stored::NoNewer,
-                    Some(entry) if !unreadable => Stored::Version(found(entry, asked)),
-                    Some(_) if mutant == Some(Mutant::UnreadableHidden) => Stored::NoNewer,
-                    Some(entry) => {
-                        around.seen.push("stored version is unreadable");
-                        Stored::Unreadable(entry.fence)
+                    Some(_) if unreadable.is_some() && mutant == Some(Mutant::UnreadableHidden) => {
+                        Stored::NoNewer
                     }
+                    Some(entry) => match unreadable {
+                        None => Stored::Version(found(entry, asked)),
+                        Some(mut version) => {
+                            around.seen.push("stored version is unreadable");
+                            version.age_unknown |= mutant == Some(Mutant::OtherCodeIsStale);
+                            Stored::Unreadable(version)
+                        }
+                    },
                 };
                 Input::Probed(ProbeResult {
                     stored,

@@ -108,6 +108,8 @@ pub(crate) enum Mutant {
     VisitorInvented,
     /// The driver does not say that a version is stored that it cannot decode.
     UnreadableHidden,
+    /// The driver says that a version which it cannot decode is stale, while it is fresh.
+    OtherCodeIsStale,
     /// Who demands a regeneration waits as any visitor does.
     DemandForgotten,
 }

@@ -297,13 +297,11 @@ fn pauses_double_up_to_the_longest() {
 #[test]
 fn stored_value_that_cannot_be_decoded_is_generated_anew_and_its_fence_is_known() {
     let process = Process::new();
-    let unreadable = |lock| {
-        Input::Probed(ProbeResult {
-            stored: Stored::Unreadable(Fence(7)),
-            lock,
-            epoch: Epoch::NONE,
-        })
+    let stored = Version {
+        fence: Fence(7),
+        ..process.version(9 * S, Origin::Stored)
     };
+    let unreadable = |lock| unreadable(&stored, lock);
     let (mut state, _) = process.begun(None);
     let step = process.on(&mut state, unreadable(held(9 * S)));
     assert!(matches!(step.action, Some(Action::Sleep)), "{step:?}");
@@ -316,6 +314,64 @@ fn stored_value_that_cannot_be_decoded_is_generated_anew_and_its_fence_is_known(
         matches!(step.action, Some(Action::Acquire { .. })),
         "{step:?}"
     );
+}
+
+fn unreadable(version: &Version<Read>, lock: LockState) -> Input<Read> {
+    Input::Probed(ProbeResult {
+        stored: Stored::Unreadable(version.clone()),
+        lock,
+        epoch: Epoch::NONE,
+    })
+}
+
+/// The interval is 2 s, and the cooldown 5 s.
+#[test]
+fn fresh_version_of_other_code_is_left_and_the_own_one_stays_in_memory_for_its_interval() {
+    let mut process = Process::new();
+    for (age, is_left) in [(S, true), (2 * S, false)] {
+        let stored = process.version(age, Origin::Stored);
+        let (mut state, _) = process.begun(None);
+        process.on(&mut state, unreadable(&stored, LockState::default()));
+        process.on(&mut state, Input::Acquired(Some(Fence(2))));
+        let content = Input::Generated(Generated::Content(text(0).page()));
+        let step = process.on(&mut state, content);
+        if !is_left {
+            assert!(
+                matches!(step.action, Some(Action::Publish { renews: None, .. })),
+                "{step:?}"
+            );
+            continue;
+        }
+        assert_eq!(outcome(&step), Some(Outcome::KeptApart));
+        assert!(
+            matches!(step.action, Some(Action::Release { cooldown, removes: false }) if cooldown.is_zero()),
+            "{step:?}"
+        );
+        let Some(CacheEntry::Version(own)) = &step.entry else {
+            panic!("{step:?}");
+        };
+        // Any published version has a later fence, and so takes its place.
+        assert_eq!((own.origin, own.fence), (Origin::KeptApart, Fence::NONE));
+        let fresh_until = process.now + 2 * S;
+        process.now = fresh_until - Duration::from_micros(1);
+        assert_eq!(own.freshness(&process.context()), Freshness::Fresh);
+        process.now = fresh_until;
+        assert_eq!(own.freshness(&process.context()), Freshness::Stale);
+        // Then the store is asked again, and never told to renew what it does not have.
+        let (mut state, step) = process.begun(Some(Version::clone(own)));
+        assert!(
+            matches!(step.action, Some(Action::Probe { known: Fence::NONE })),
+            "{step:?}"
+        );
+        process.on(&mut state, found(None, LockState::default()));
+        process.on(&mut state, Input::Acquired(Some(Fence(2))));
+        let same = Input::Generated(Generated::Content(text(0).page()));
+        let step = process.on(&mut state, same);
+        assert!(
+            matches!(step.action, Some(Action::Publish { renews: None, .. })),
+            "{step:?}"
+        );
+    }
 }
 
 #[test]
