@@ -12,11 +12,18 @@ use tokio::{runtime::Handle, sync::Semaphore, task};
 use crate::{
     cache::{
         Page,
-        content::{Representation, codings::Codings},
+        content::{
+            Representation,
+            codings::{Codings, Encoded},
+        },
         environment::Environment,
         memory::Memory,
     },
-    http::compression::{self, Coding},
+    holes::HolePlaces,
+    http::{
+        compression::{self, Coding},
+        gzip_pieces::GzipPieces,
+    },
 };
 
 pub(crate) struct Compressor {
@@ -41,16 +48,25 @@ impl Compressor {
         let Some(codings) = &page.body.codings else {
             return plain;
         };
-        let Some(best) = compression::best(request) else {
+        let Some(best) = compression::best(request, &Coding::ALL) else {
             return plain;
         };
-        match codings.get(best) {
-            Some(coded) => coded.unwrap_or(plain),
-            None => {
-                self.compress(page);
-                plain
-            }
+        if codings.are_made() {
+            return codings.get(best).unwrap_or(plain);
         }
+        self.compress(page);
+        plain
+    }
+
+    /// Returns the compressed pieces of a page with holes, if the request accepts them. Until they are made, all
+    /// visitors get the plain content.
+    pub(crate) fn pieces(&self, page: &Page, request: &HeaderMap) -> Option<Arc<GzipPieces>> {
+        let codings = page.body.codings.as_ref()?;
+        compression::best(request, &[Coding::Gzip])?;
+        if !codings.are_made() {
+            self.compress(page);
+        }
+        codings.pieces().cloned()
     }
 
     /// Starts the compression of a page if no other compression is running. Otherwise a later
@@ -67,8 +83,9 @@ impl Compressor {
         };
         let (memory, codings) = (Arc::clone(&self.memory), Arc::clone(codings));
         let (key, content) = (page.meta.key().to_owned(), page.response().clone());
+        let holes = page.holes().cloned();
         runtime.spawn(async move {
-            compress_now(&memory, &key, content, &codings).await;
+            compress_now(&memory, &key, content, holes, &codings).await;
             drop(turn);
         });
     }
@@ -78,6 +95,7 @@ async fn compress_now(
     memory: &Memory,
     key: &str,
     content: Response<Bytes>,
+    holes: Option<Arc<HolePlaces>>,
     codings: &Arc<Codings>,
 ) {
     let is_for = |cached: &Page| {
@@ -85,17 +103,23 @@ async fn compress_now(
         cached.is_some_and(|cached| Arc::ptr_eq(cached, codings))
     };
     let plain = content.body().len();
-    let made = task::spawn_blocking(move || Coding::ALL.map(|coding| coding.encoded(&content)));
+    let encoded = task::spawn_blocking(move || Encoded::of(&content, holes.as_deref()));
     // Keeps nothing of an encoder that has panicked, and remembers that there is no coding: it would panic
     // again.
-    let made = made.await.unwrap_or_default();
-    let [br, gzip] = made
-        .each_ref()
-        .map(|it| it.as_ref().map(|it| it.body().len()));
+    let encoded = encoded.await.unwrap_or_default();
+    let (br, gzip) = match &encoded {
+        Encoded::Whole(codings) => {
+            let [br, gzip] = &**codings;
+            let length = |coded: &Option<Response<Bytes>>| coded.as_ref().map(|it| it.body().len());
+            (length(br), length(gzip))
+        }
+        Encoded::Pieces(pieces) => (None, pieces.as_ref().map(GzipPieces::weight)),
+        Encoded::Nothing => (None, None),
+    };
     tracing::debug!(target: "perennial::compression", key, plain, br, gzip, "compressed");
     memory.change(key, |cached| {
         if is_for(cached) {
-            codings.put(made, cached.meta.stored.modified);
+            codings.put(encoded, cached.meta.stored.modified);
         }
     });
 }

@@ -182,6 +182,7 @@ mod tests {
     use crate::{
         cache::{
             Metadata,
+            content::codings::Encoded,
             entry::{Origin, Version},
         },
         clock::Tick,
@@ -203,7 +204,10 @@ mod tests {
             let coded = |size| Response::new(Bytes::from(vec![b'y'; size]));
             memory.change("/", |page| {
                 let codings = page.body.codings.as_ref().expect("is compressible");
-                codings.put([Some(coded(size)), Some(coded(500))], None);
+                codings.put(
+                    Encoded::Whole([Some(coded(size)), Some(coded(500))].into()),
+                    None,
+                );
             });
         };
         put(300);

@@ -270,6 +270,26 @@ impl Cache {
         entry.lookup(&Visitor::arriving_at(now), &context, is_busy)
     }
 
+    /// Returns the version that a visitor gets from memory, unless a sync is due, which
+    /// [`lookup`](Self::lookup) starts.
+    pub(crate) fn hit_unless_due(
+        &self,
+        key: &str,
+        policy: &Refresh,
+        now: Tick,
+    ) -> Option<Arc<Version>> {
+        if self.sync.is_due(now) {
+            return None;
+        }
+        let context = self.environment.context_at(key, policy, now);
+        let is_busy = || self.regenerations.is_busy(key);
+        let entry = self.memory.get(key)?;
+        match entry.lookup(&Visitor::arriving_at(now), &context, is_busy) {
+            Lookup::Hit(Answer::Version(version)) => Some(version),
+            _ => None,
+        }
+    }
+
     /// Answers a request that memory alone cannot answer; see [`Regenerations::visit`].
     pub(crate) async fn visit(
         &self,

@@ -7,10 +7,14 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, header};
 use perennial_store::http_util::members;
 
-use crate::http::{
-    coding::{is_text, member},
-    fields::media_type,
-    terms,
+use crate::{
+    holes::HolePlaces,
+    http::{
+        coding::{is_text, member},
+        fields::media_type,
+        gzip_pieces::GzipPieces,
+        terms,
+    },
 };
 
 /// The smallest body to compress, in bytes. A smaller body fits the first packets of a connection
@@ -73,6 +77,11 @@ impl Coding {
         HeaderValue::from_bytes(&tag).ok()
     }
 
+    /// Returns the pieces of a page with holes in gzip, or `None` if they would be no smaller.
+    pub(crate) fn pieces(body: &[u8], holes: &HolePlaces) -> Option<GzipPieces> {
+        GzipPieces::of(body, holes, gzip_level(body))
+    }
+
     fn encode(self, body: &[u8]) -> io::Result<Vec<u8>> {
         let small = body.len() <= SMALL;
         match self {
@@ -87,14 +96,16 @@ impl Coding {
                 Ok(encoded)
             }
             Self::Gzip => {
-                let level = if small { 9 } else { 6 };
-                let mut encoder =
-                    flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(level));
+                let mut encoder = flate2::write::GzEncoder::new(Vec::new(), gzip_level(body));
                 encoder.write_all(body)?;
                 encoder.finish()
             }
         }
     }
+}
+
+fn gzip_level(body: &[u8]) -> flate2::Compression {
+    flate2::Compression::new(if body.len() <= SMALL { 9 } else { 6 })
 }
 
 /// The headers that depend on the bytes of a body (RFC 9530, RFC 9421).
@@ -118,11 +129,11 @@ pub(crate) fn is_compressible(content: &Response<Bytes>) -> bool {
         && is_text(&media_type(headers))
 }
 
-/// Returns the coding that a request prefers (RFC 9110 §12.5.3), or `None` for the content without a coding
-/// (`identity`). A request that refuses even that gets it all the same, which §12.4.1 allows.
+/// Returns the one of these codings that a request prefers (RFC 9110 §12.5.3), or `None` for the content without a
+/// coding (`identity`). A request that refuses even that gets it all the same, which §12.4.1 allows.
 ///
 /// A request without the header accepts anything, and gets the content without a coding.
-pub(crate) fn best(request: &HeaderMap) -> Option<Coding> {
+pub(crate) fn best(request: &HeaderMap, available: &[Coding]) -> Option<Coding> {
     let (mut codings, mut identity, mut others) = ([None; Coding::ALL.len()], None, None);
     for (name, weight) in members(request, &header::ACCEPT_ENCODING).filter_map(member) {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
@@ -142,8 +153,10 @@ pub(crate) fn best(request: &HeaderMap) -> Option<Coding> {
     // The uncompressed content is acceptable unless it is denied, and is the last choice unless it
     // is named.
     let identity = identity.unwrap_or(u16::from(others != Some(0)));
-    let weighed = Coding::ALL.into_iter().zip(codings);
-    let weighed = weighed.map(|(coding, weight)| (coding, weight.or(others).unwrap_or(0)));
+    let weighed = available.iter().map(|coding| {
+        let weight = codings[*coding as usize].or(others).unwrap_or(0);
+        (*coding, weight)
+    });
     let accepted = weighed.filter(|(_, weight)| *weight > 0 && *weight >= identity);
     // Of those with the greatest weight, the first one.
     let best = accepted.rev().max_by_key(|(_, weight)| *weight);
@@ -164,7 +177,7 @@ mod tests {
             let line = HeaderValue::from_str(line).expect("a value");
             request.append(header::ACCEPT_ENCODING, line);
         }
-        super::best(&request).map_or("identity", Coding::token)
+        super::best(&request, &Coding::ALL).map_or("identity", Coding::token)
     }
 
     #[test]
@@ -239,6 +252,11 @@ mod tests {
         assert_eq!(best(&["", "gzip"]), "gzip");
         assert_eq!(best(&["gzip", "br"]), "br");
         assert_eq!(best(&["gzip;q=0.5", "identity;q=0"]), "gzip");
+        let mut browser = HeaderMap::new();
+        let accepted = HeaderValue::from_static("gzip, deflate, br, zstd");
+        browser.insert(header::ACCEPT_ENCODING, accepted);
+        assert_eq!(super::best(&browser, &[Coding::Gzip]), Some(Coding::Gzip));
+        assert_eq!(super::best(&browser, &[]), None);
     }
 
     fn content(headers: &[(&'static str, &str)], body: impl Into<Bytes>) -> Response<Bytes> {

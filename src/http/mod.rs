@@ -8,5 +8,7 @@ pub(crate) mod compression;
 pub(crate) mod conditional;
 pub(crate) mod entity_tag;
 pub(crate) mod fields;
+#[cfg(feature = "compression")]
+pub(crate) mod gzip_pieces;
 pub(crate) mod stored;
 pub(crate) mod terms;

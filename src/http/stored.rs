@@ -87,6 +87,16 @@ pub(crate) fn invalidate<B>(response: &mut Response<B>) {
     }
 }
 
+/// Adds `Vary: Accept-Encoding` to a response that this layer or an outer one may compress. An outer one names the
+/// header only where it compresses, and so not in the answer to a HEAD and not in a 304.
+pub(crate) fn vary_by_coding(headers: &mut HeaderMap) {
+    let kind = media_type(headers);
+    let may_be_coded = is_text(&kind) || !kind.starts_with("image/");
+    if may_be_coded && !headers.contains_key(header::CONTENT_ENCODING) {
+        add_vary(headers, &header::ACCEPT_ENCODING);
+    }
+}
+
 /// Adds the headers by which clients can ask for less than the whole of a stored response. `added` are the
 /// names of the headers that the response gets when it is served.
 ///
@@ -95,18 +105,12 @@ pub(crate) fn invalidate<B>(response: &mut Response<B>) {
 pub(crate) fn validate(response: &mut Response<Bytes>, added: &[HeaderName]) {
     let is_ok = response.status() == StatusCode::OK;
     let headers = response.headers_mut();
-    // This layer or an outer one may compress the page. An outer one names the header only where it
-    // compresses, and so not in the answer to a HEAD and not in a 304.
     let kind = media_type(headers);
     // Nobody resumes a text or seeks in one, and its tag is weak for a client that accepts a coding.
     // Ranges that are asked for nevertheless are answered.
     if is_ok && !is_text(&kind) {
         let bytes = HeaderValue::from_static("bytes");
         headers.entry(header::ACCEPT_RANGES).or_insert(bytes);
-    }
-    let may_be_coded = is_text(&kind) || !kind.starts_with("image/");
-    if may_be_coded && !headers.contains_key(header::CONTENT_ENCODING) {
-        add_vary(headers, &header::ACCEPT_ENCODING);
     }
     if headers.get(header::ETAG).is_some_and(is_generated) {
         headers.remove(header::ETAG);

@@ -12,10 +12,11 @@ use std::{
 
 use axum::{
     Router,
-    http::{HeaderMap, HeaderName, HeaderValue},
+    http::{HeaderMap, HeaderName, HeaderValue, request::Parts},
+    response::Html,
     routing::get as route,
 };
-use perennial::Refresh;
+use perennial::{Refresh, layer::Holes};
 use tower_http::compression::CompressionLayer;
 use tracing::{
     Event, Subscriber,
@@ -285,4 +286,72 @@ async fn a_version_is_compressed_once_and_the_next_one_before_it_is_asked_for() 
     let next = ask(address, BROWSER).await;
     assert_eq!(text(&next, "content-encoding"), "br");
     assert_eq!(plain(&next), page("2"));
+}
+
+/// A form with a token: what a visitor sends never meets the compressor.
+#[tokio::test(flavor = "multi_thread")]
+async fn page_with_holes_is_compressed_once_and_joined_for_each_visitor() {
+    async fn form(holes: Holes) -> Html<String> {
+        let (name, token) = (holes.text("name"), holes.json("name"));
+        Html(format!(
+            "<h1>{name}</h1>{}<script>{token}</script>",
+            page("a page")
+        ))
+    }
+    let folder = Folder::new();
+    let layer = folder.site().await.layer(Refresh::every(LONG));
+    let layer = layer.hole("name", async |visitor: Parts| {
+        let name = &visitor.headers["x-name"];
+        Ok::<_, std::convert::Infallible>(name.to_str().expect("text").to_owned())
+    });
+    let address = serve(Router::new().route("/", route(form).layer(layer))).await;
+    let visit = async |method, name: &str, accepts| {
+        let asked = [("x-name", name), ("accept-encoding", accepts)];
+        request(address, method, "/", &asked).await
+    };
+    let expected = |name: &str| {
+        let page = page("a page");
+        format!("<h1>{name}</h1>{page}<script>\"{name}\"</script>")
+    };
+
+    // No visitor waits for the compression.
+    let first = visit("GET", "Ann", BROWSER).await;
+    assert_eq!(text(&first, "content-encoding"), "");
+    assert_eq!(plain(&first), expected("Ann"));
+    until("the pieces are compressed", async || {
+        let reply = visit("GET", "Ann", "gzip").await;
+        assert_eq!(plain(&reply), expected("Ann"));
+        text(&reply, "content-encoding") == "gzip"
+    })
+    .await;
+
+    // Brotli cannot be joined, so a browser that prefers it gets gzip, too.
+    for (accepts, coding) in [
+        (BROWSER, "gzip"),
+        ("*", "gzip"),
+        ("br", ""),
+        ("gzip;q=0, *", ""),
+        ("", ""),
+        ("identity", ""),
+    ] {
+        for name in ["Ann", "Bob", "", &"long".repeat(10_000)] {
+            let reply = visit("GET", name, accepts).await;
+            assert_eq!(text(&reply, "content-encoding"), coding, "{accepts}");
+            assert_eq!(plain(&reply), expected(name), "{accepts} {name}");
+            assert_eq!(text(&reply, "vary"), "accept-encoding");
+            assert_eq!(text(&reply, "cache-control"), "private, no-cache");
+            assert_eq!(text(&reply, "etag"), "");
+            let length = reply.body.len();
+            assert_eq!(text(&reply, "content-length"), length.to_string());
+            assert!(coding.is_empty() || name.len() > 3 || length * 5 < first.body.len());
+        }
+        let head = visit("HEAD", "Ann", accepts).await;
+        assert_eq!(text(&head, "content-encoding"), coding, "HEAD {accepts}");
+        assert_eq!(text(&head, "vary"), "accept-encoding");
+        assert_eq!(head.body.len(), 0);
+    }
+
+    // What a visitor sends has its own length, whatever it has in common with the page.
+    let length = async |name: &str| visit("GET", name, "gzip").await.body.len();
+    assert_eq!(length("0 a page</li>").await, length("7 q wxyz</zz>").await);
 }

@@ -9,14 +9,46 @@ use http::Response;
 use super::Representation;
 use crate::{
     cache::metadata::LastModified,
-    http::compression::{self, Coding},
+    holes::HolePlaces,
+    http::{
+        compression::{self, Coding},
+        gzip_pieces::GzipPieces,
+    },
 };
 
 /// The codings of a content, shared by all versions with the same content.
 #[derive(Default)]
 pub(crate) struct Codings {
-    /// The content in each coding. An inner `None` means that compression would make the content no smaller.
-    made: OnceLock<[Option<Representation>; Coding::ALL.len()]>,
+    /// Set once, when the content has been compressed.
+    made: OnceLock<Made>,
+}
+
+/// What the compression of a content has made. `None` means that it would be no smaller.
+enum Made {
+    /// The whole content, by its codings.
+    Whole(Box<[Option<Representation>; Coding::ALL.len()]>),
+    /// The pieces of a content with holes.
+    Pieces(Option<Arc<GzipPieces>>),
+}
+
+/// What an encoder has returned for a content; see [`Codings::put`].
+#[derive(Debug, Default)]
+pub(crate) enum Encoded {
+    Whole(Box<[Option<Response<Bytes>>; Coding::ALL.len()]>),
+    Pieces(Option<GzipPieces>),
+    /// The encoder has panicked.
+    #[default]
+    Nothing,
+}
+
+impl Encoded {
+    /// Compresses a content, which takes up to some tenths of a second.
+    pub(crate) fn of(content: &Response<Bytes>, holes: Option<&HolePlaces>) -> Self {
+        match holes {
+            Some(holes) => Self::Pieces(Coding::pieces(content.body(), holes)),
+            None => Self::Whole(Coding::ALL.map(|coding| coding.encoded(content)).into()),
+        }
+    }
 }
 
 impl Codings {
@@ -27,13 +59,16 @@ impl Codings {
     }
 
     /// Stores the codings of the content. `modified` is the date that their responses have.
-    pub(crate) fn put(
-        &self,
-        made: [Option<Response<Bytes>>; Coding::ALL.len()],
-        modified: Option<LastModified>,
-    ) {
+    pub(crate) fn put(&self, encoded: Encoded, modified: Option<LastModified>) {
+        let made = match encoded {
+            Encoded::Whole(codings) => {
+                let coded = codings.map(|coded| Some(Representation::new(coded?, modified)));
+                Made::Whole(coded.into())
+            }
+            Encoded::Pieces(pieces) => Made::Pieces(pieces.map(Arc::new)),
+            Encoded::Nothing => Made::Pieces(None),
+        };
         // Only one task compresses a content, so the value is set once.
-        let made = made.map(|it| it.map(|it| Representation::new(it, modified)));
         let _ = self.made.set(made);
     }
 
@@ -41,15 +76,30 @@ impl Codings {
         self.made.get().is_some()
     }
 
-    /// Returns the content in this coding. The outer `None` means that the codings are not made yet, and the
-    /// inner one that compression would make the content no smaller.
-    pub(crate) fn get(&self, coding: Coding) -> Option<Option<&Representation>> {
-        let made = self.made.get()?;
-        Some(made[coding as usize].as_ref())
+    /// Returns the content in this coding, or `None` if compression would make the content no smaller.
+    pub(crate) fn get(&self, coding: Coding) -> Option<&Representation> {
+        match self.made.get()? {
+            Made::Whole(codings) => codings[coding as usize].as_ref(),
+            Made::Pieces(_) => None,
+        }
+    }
+
+    /// Returns the compressed pieces of a content with holes, or `None` if they would be no smaller.
+    pub(crate) fn pieces(&self) -> Option<&Arc<GzipPieces>> {
+        match self.made.get()? {
+            Made::Pieces(pieces) => pieces.as_ref(),
+            Made::Whole(_) => None,
+        }
     }
 
     pub(crate) fn weight(&self) -> usize {
-        let made = self.made.get().into_iter().flatten().flatten();
-        size_of::<Self>() + made.map(Representation::weight).sum::<usize>()
+        let made = match self.made.get() {
+            Some(Made::Whole(codings)) => {
+                codings.iter().flatten().map(Representation::weight).sum()
+            }
+            Some(Made::Pieces(Some(pieces))) => pieces.weight(),
+            Some(Made::Pieces(None)) | None => 0,
+        };
+        size_of::<Self>() + made
     }
 }

@@ -60,8 +60,11 @@ impl Page {
     ) -> Self {
         #[cfg(feature = "compression")]
         let codings = match before {
-            _ if metadata.holes.is_some() => None,
-            Some(before) if is_same(before.response(), &response) => before.body.codings.clone(),
+            Some(before)
+                if is_same(before.response(), &response) && before.body.holes == metadata.holes =>
+            {
+                before.body.codings.clone()
+            }
             _ => Codings::of(&response),
         };
         let holes = metadata.holes.clone();

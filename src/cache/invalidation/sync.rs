@@ -120,6 +120,11 @@ impl InvalidationSync {
         !is_inside_runtime() || self.on_request(now).is_some()
     }
 
+    /// Returns true if a sync is due, and starts none.
+    pub(crate) fn is_due(&self, now: Tick) -> bool {
+        now.0 >= self.next_check.load(Relaxed)
+    }
+
     /// Waits for the answer if it is overdue, as long as the site's patience lasts.
     pub(crate) async fn wait_if_overdue(self: &Arc<Self>) {
         loop {

@@ -140,6 +140,8 @@ where
     let has_holes = places.is_some();
     let mut response = stored::storable(&head, body);
     if let Some(places) = places {
+        // A tag of the pieces would name none of the bodies that are sent, nor would their length.
+        stored::invalidate(&mut response);
         response.extensions_mut().insert(Arc::new(places));
     }
     if disposition != Disposition::Content {
@@ -149,7 +151,7 @@ where
     let mut added = vec![header::AGE, header::DATE];
     added.extend(settings.cache_status.then_some(header::CACHE_STATUS));
     added.extend(layer.policy.cdn_cache.map(|_| header::CDN_CACHE_CONTROL));
-    // A tag of the pieces would name none of the bodies that are sent.
+    stored::vary_by_coding(response.headers_mut());
     if !has_holes {
         stored::validate(&mut response, &added);
     }
