@@ -123,8 +123,24 @@ fn main() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("site.db");
     many(&open(&format!("sqlite://{}", file.display())), size);
+    holes(&site);
     #[cfg(feature = "compression")]
     compressed(&site);
+}
+
+/// A page of 64 KiB with one hole beside the same page without it: what remains is what the filling costs.
+fn holes(site: &dyn Fn() -> Perennial) {
+    let (whole, with_hole) = perennial_sides::with_hole(&site(), &site(), SIZES[1].1);
+    let mut sides = [(whole, with_hole)];
+    wake(&mut sides[0].0, request(PAGE));
+    wake(&mut sides[0].1, request(PAGE));
+    let page = |_| request(PAGE);
+    compare(
+        "64 KiB with one hole, filled",
+        "the same page without a hole",
+        &sides,
+        &page,
+    );
 }
 
 const BARE: &str = "a bare handler";
@@ -206,6 +222,18 @@ fn compressed(site: &dyn Fn() -> Perennial) {
         &sides,
         &request,
     );
+    let (_, mut joined) = perennial_sides::with_hole(&site(), &site(), 1 << 16);
+    until_compressed(&mut joined, &request);
+    let plain = perennial::Perennial::builder().mode(perennial::Mode::Off);
+    let plain = Handle::current().block_on(plain.open("sqlite::memory:"));
+    let (_, each_time) = perennial_sides::with_hole(&site(), &plain.expect("opens"), 1 << 16);
+    let each_time = CompressionLayer::new().layer(each_time);
+    compare(
+        "64 KiB with a hole, pieces joined",
+        "the page made and compressed by tower-http each time",
+        &[(each_time, joined)],
+        &request,
+    );
     for (name, size) in SIZES {
         let times = (0..EXTENT.compressions).map(|_| {
             let mut app = perennial_sides::shop(size).layer(site().layer(Refresh::every(DAY)));
@@ -262,17 +290,16 @@ fn compare<A, B>(
     let run = |(thread, (bare, layered)): (usize, &(_, _))| {
         let _inside = runtime.enter();
         pin_to(processors[thread % processors.len()]);
-        // After a pause a sync is due.
-        wake(&mut Clone::clone(layered), request(0));
         let batches = (0..EXTENT.batches).map(|number| {
+            // After a pause a sync is due, and the batch of a slow side is one.
+            wake(&mut Clone::clone(layered), request(0));
             let requests = || {
                 let numbers = number * EXTENT.batch..(number + 1) * EXTENT.batch;
                 numbers.map(request).collect()
             };
-            (
-                batch(bare, requests(), &all_there),
-                batch(layered, requests(), &all_there),
-            )
+            let without = batch(bare, requests(), &all_there);
+            wake(&mut Clone::clone(layered), request(0));
+            (without, batch(layered, requests(), &all_there))
         });
         batches.collect::<Vec<_>>()
     };

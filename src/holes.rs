@@ -74,6 +74,13 @@ pub(crate) struct Place {
     pub(crate) escape: Escape,
 }
 
+/// A piece of a page: what is the same for all visitors, or a hole by its name.
+#[derive(Debug)]
+pub(crate) enum Piece {
+    Text(Bytes),
+    Hole(Arc<str>, Escape),
+}
+
 /// The holes of a page.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HolePlaces {
@@ -82,18 +89,23 @@ pub(crate) struct HolePlaces {
 }
 
 impl HolePlaces {
-    /// The holes of a page whose metadata cannot be read: one without a name, which no layer has.
-    pub(crate) fn unknown() -> Self {
-        Self {
-            names: vec!["".into()],
-            places: Vec::new(),
-        }
-    }
-
     /// Returns true if these are places of a body of this length, as what was read from the database may not be.
     pub(crate) fn fit(&self, length: usize) -> bool {
         let are_known = |place: &Place| place.name < self.names.len() && place.at <= length;
         self.places.iter().all(are_known) && self.places.is_sorted_by_key(|place| place.at)
+    }
+
+    /// Returns what fills each place, in their order. `filling` returns the filling for a name; a hole without one
+    /// stays empty.
+    #[cfg(feature = "compression")]
+    pub(crate) fn fillings<'a>(
+        &self,
+        filling: impl Fn(&str) -> Option<&'a str>,
+    ) -> impl Iterator<Item = Cow<'a, str>> {
+        self.places.iter().map(move |place| {
+            let filling = filling(&self.names[place.name]);
+            filling.map_or(Cow::Borrowed(""), |filling| place.escape.apply(filling))
+        })
     }
 
     /// Returns the parts of the filled body, in their order. `filling` returns the filling for a name.
@@ -103,18 +115,27 @@ impl HolePlaces {
         filling: impl Fn(&str) -> Option<&'a str>,
     ) -> Vec<Bytes> {
         let mut parts = Vec::with_capacity(2 * self.places.len() + 1);
-        let mut from = 0;
-        for place in &self.places {
-            parts.push(body.slice(from..place.at));
-            from = place.at;
-            if let Some(filling) = filling(&self.names[place.name]) {
-                let filling = place.escape.apply(filling);
-                parts.push(Bytes::copy_from_slice(filling.as_bytes()));
-            }
-        }
-        parts.push(body.slice(from..));
+        parts.extend(self.pieces(body).map(|piece| match piece {
+            Piece::Text(text) => text,
+            Piece::Hole(name, escape) => filling(&name).map_or_else(Bytes::new, |filling| {
+                Bytes::copy_from_slice(escape.apply(filling).as_bytes())
+            }),
+        }));
         parts.retain(|part| !part.is_empty());
         parts
+    }
+
+    /// Returns the pieces of a body in their order: text, a hole, text, and so on.
+    pub(crate) fn pieces(&self, body: &Bytes) -> impl Iterator<Item = Piece> {
+        let mut from = 0;
+        let before = self.places.iter().flat_map(move |place| {
+            let text = body.slice(from..place.at);
+            from = place.at;
+            let name = Arc::clone(&self.names[place.name]);
+            [Piece::Text(text), Piece::Hole(name, place.escape)]
+        });
+        let last = self.places.last().map_or(0, |place| place.at);
+        before.chain([Piece::Text(body.slice(last..))])
     }
 
     /// Returns the approximate size in memory, in bytes.

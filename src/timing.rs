@@ -75,6 +75,9 @@ pub(crate) const MISSED_INVALIDATION_WAIT: Duration = Duration::from_secs(5);
 /// The time that the function of a hole may take for one visitor, who waits for it.
 pub(crate) const HOLE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The same for a hole that is streamed, for which the visitor waits with the rest of the page before its eyes.
+pub(crate) const STREAMED_HOLE_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// The shortest time between two lines of the log about one hole.
 pub(crate) const HOLE_LOG_INTERVAL: Duration = Duration::from_secs(60);
 

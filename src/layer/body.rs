@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 
-use crate::layer::holes::Filled;
+use crate::layer::holes::{Filled, Streamed};
 
 /// A stored body, or the inner service's own, streamed.
 #[derive(Debug)]
@@ -24,6 +24,8 @@ enum BodySource<B> {
     /// A stored body with the fillings of one visitor, part by part.
     Parts(VecDeque<Bytes>),
     Filled(Filled<B>),
+    /// A stored body some of whose holes are filled while it is sent.
+    StreamedHoles(Streamed),
     /// The answer to a HEAD, whose headers are those of a response with content.
     None,
 }
@@ -46,6 +48,11 @@ impl<B> ResponseBody<B> {
     /// The parts of a body, of which none is empty.
     pub(super) fn parts(parts: Vec<Bytes>) -> Self {
         Self(BodySource::Parts(parts.into()))
+    }
+
+    /// A stored body some of whose holes are filled while it is sent.
+    pub(super) fn streamed_holes(body: Streamed) -> Self {
+        Self(BodySource::StreamedHoles(body))
     }
 
     /// Replaces the marks of holes in the inner service's own body. Other bodies have none.
@@ -80,6 +87,9 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
                 Poll::Ready(parts.pop_front().map(|part| Ok(Frame::data(part))))
             }
             BodySource::Filled(body) => Pin::new(body).poll_frame(cx),
+            BodySource::StreamedHoles(body) => body
+                .poll_data(cx)
+                .map(|data| data.map(|data| Ok(Frame::data(data)))),
             BodySource::None => Poll::Ready(None),
         }
     }
@@ -90,6 +100,7 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
             BodySource::Streamed(body) => body.is_end_stream(),
             BodySource::Parts(parts) => parts.is_empty(),
             BodySource::Filled(body) => body.is_end_stream(),
+            BodySource::StreamedHoles(_) => false,
             BodySource::None => true,
         }
     }
@@ -102,7 +113,7 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
                 SizeHint::with_exact(parts.iter().map(|part| part.len() as u64).sum())
             }
             BodySource::Filled(body) => body.size_hint(),
-            BodySource::None => SizeHint::default(),
+            BodySource::StreamedHoles(_) | BodySource::None => SizeHint::default(),
         }
     }
 }

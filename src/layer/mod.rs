@@ -10,6 +10,6 @@ pub(crate) mod refresh;
 
 pub use body::ResponseBody;
 pub use future::ResponseFuture;
-pub use holes::Holes;
+pub use holes::{Holes, IntoFilling};
 pub use invalidate::{InvalidateLayer, InvalidateService};
 pub use refresh::{RefreshLayer, RefreshService};

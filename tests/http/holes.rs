@@ -1,31 +1,39 @@
 //! Pages with holes: generated once for all visitors, and filled for each of them.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashMap},
     convert::Infallible,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
 };
 
 use axum::{
-    Router,
+    Extension, Router,
     body::Body,
+    extract::{Path, Request},
     http::{HeaderMap, StatusCode, header, request::Parts},
+    middleware::{Next, from_fn},
     response::{Html, IntoResponse, Response},
     routing::get as route,
 };
 use futures_util::stream;
 use http_body::Frame;
-use http_body_util::StreamBody;
+use http_body_util::{BodyExt, StreamBody};
 use perennial::{
     Mode, Perennial, Refresh,
+    event::Outcome,
     layer::{Holes, RefreshLayer},
 };
 use perennial_testing::{self, advance};
 use perennial_testkit::{Reply, get, request, virtual_time::Shared};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout},
+};
+use tower::ServiceExt;
 use tower_cookies::{Cookie, Cookies};
 use tower_sessions::{MemoryStore, Session, SessionManagerLayer};
 
@@ -310,9 +318,6 @@ fn in_frames(text: &str, length: usize) -> Response {
 
 #[tokio::test(start_paused = true)]
 async fn page_that_bypasses_the_cache_is_filled_while_it_is_streamed() {
-    use http_body_util::BodyExt;
-    use tower::ServiceExt;
-
     for mode in [Mode::On, Mode::Off] {
         let site = Shared::new().open(perennial_testkit::patient().mode(mode));
         let layer = site.layer(HOUR).hole("name", name).bypass_if(|_| true);
@@ -351,6 +356,113 @@ async fn page_that_bypasses_the_cache_is_filled_while_it_is_streamed() {
             );
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn streamed_hole_keeps_back_only_what_stands_behind_it() {
+    let site = Site::new();
+    let gate = Arc::new(Semaphore::new(0));
+    let opens = Arc::clone(&gate);
+    let slow = move |visitor: Parts| {
+        let gate = Arc::clone(&opens);
+        async move {
+            match visitor.headers["x-name"].to_str() {
+                Ok("fails") => return Err("is meant to"),
+                Ok("sleeps") => std::future::pending().await,
+                _ => gate.acquire().await.expect("is open").forget(),
+            }
+            Ok("<slow>")
+        }
+    };
+    let layer = || {
+        let layer = site.layer().streamed_hole("slow", "later", slow.clone());
+        layer.header_with(
+            header::CONTENT_SECURITY_POLICY,
+            "script-src 'nonce-{nonce}'",
+        )
+    };
+    let page = async |holes: Holes| {
+        let (slow, name) = (holes.text("slow"), holes.text("name"));
+        Html(format!("<b>{name}</b>{slow}<i>{slow}</i>{name}"))
+    };
+    let app: Router = Router::new()
+        .route("/stored", route(page).layer(layer()))
+        .route("/passed", route(page).layer(layer().bypass_if(|_| true)))
+        .with_state(());
+    let ask = async |method, path: &str, name: &str| {
+        let asked = axum::http::Request::builder().method(method).uri(path);
+        let asked = asked.header("x-name", name).body(Body::empty());
+        let asked = app.clone().oneshot(asked.expect("a request"));
+        let response = asked.await.expect("never fails");
+        let policy = &response.headers()[header::CONTENT_SECURITY_POLICY];
+        assert!(policy.to_str().expect("text").contains("nonce-n"));
+        assert!(!response.headers().contains_key(header::CONTENT_LENGTH));
+        response.into_body()
+    };
+    let began = Instant::now();
+    for path in ["/stored", "/stored", "/passed"] {
+        let mut body = ask("GET", path, "Ann").await;
+        let mut seen = Vec::new();
+        // The gate is closed, and the page is there up to the hole.
+        while let Ok(frame) = timeout(Duration::from_secs(1), body.frame()).await {
+            let frame = frame.expect("goes on").expect("never fails");
+            seen.extend_from_slice(&frame.into_data().expect("is data"));
+        }
+        assert_eq!(seen, b"<b>Ann</b>", "{path}");
+        gate.add_permits(1);
+        let rest = body.collect().await.expect("never fails").to_bytes();
+        assert_eq!(rest, "&lt;slow&gt;<i>&lt;slow&gt;</i>Ann", "{path}");
+        // A visitor who leaves takes the function along.
+        drop(ask("GET", path, "Bob").await);
+        let head = ask("HEAD", path, "Ann").await.collect().await;
+        assert_eq!(head.expect("never fails").to_bytes(), "", "{path}");
+    }
+    assert!(began.elapsed() < Duration::from_secs(5));
+    for (name, limit) in [("fails", 0), ("sleeps", 30)] {
+        for path in ["/stored", "/passed"] {
+            let began = Instant::now();
+            let body = ask("GET", path, name).await.collect().await;
+            let body = body.expect("never fails").to_bytes();
+            assert_eq!(body, format!("<b>{name}</b>later<i>later</i>{name}"));
+            assert_eq!(began.elapsed().as_secs(), limit, "{name} {path}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn hole_with_an_extension_gets_that_of_its_visitor_and_the_page_is_stored() {
+    #[derive(Clone)]
+    struct User(String);
+
+    async fn log_in(mut request: Request, next: Next) -> Response {
+        if let Some(name) = request.headers().get("x-name") {
+            let user = User(name.to_str().expect("text").to_owned());
+            request.extensions_mut().insert(user);
+        }
+        next.run(request).await
+    }
+    let site = Site::new();
+    let layer = site
+        .site
+        .layer(HOUR)
+        .hole_with("name", async |user: Option<User>| {
+            user.map_or("stranger".to_owned(), |User(name)| name)
+        });
+    let generated = Arc::clone(&site.generated);
+    let page = async move |holes: Holes, user: Option<Extension<User>>| {
+        assert!(user.is_none(), "the handler sees no visitor");
+        generated.fetch_add(1, SeqCst);
+        Html(format!("<b>{}</b>", holes.text("name")))
+    };
+    let app: Router = Router::new()
+        .route("/", route(page).layer(layer))
+        .layer(from_fn(log_in))
+        .with_state(());
+    for name in ["Ann", "Bob", "Ann"] {
+        assert_eq!(visit(&app, name).await.text(), format!("<b>{name}</b>"));
+        assert_eq!(get(&app, "/").await.text(), "<b>stranger</b>");
+    }
+    assert_eq!(site.generated.load(SeqCst), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -450,10 +562,7 @@ async fn stale_page_is_filled_and_an_equal_one_is_renewed() {
     assert_eq!(visit(&app, "Ann").await.text(), "<b>Ann</b>");
     advance(Duration::from_secs(4000)).await;
     assert_eq!(visit(&app, "Bob").await.text(), "<b>Bob</b>");
-    let renewed = site
-        .site
-        .stats()
-        .regenerations(perennial::event::Outcome::Renewed);
+    let renewed = site.site.stats().regenerations(Outcome::Renewed);
     assert_eq!(
         renewed, 1,
         "the marks of two generations differ, and the page does not"
@@ -478,10 +587,7 @@ async fn hole_that_moves_in_the_same_text_makes_another_page() {
         assert!(reply.text().starts_with(shown), "{shown}: {reply:?}");
         advance(Duration::from_secs(4000)).await;
     }
-    let stored = site
-        .site
-        .stats()
-        .regenerations(perennial::event::Outcome::Stored);
+    let stored = site.site.stats().regenerations(Outcome::Stored);
     assert_eq!(stored, 4);
 }
 
@@ -524,6 +630,92 @@ async fn process_without_a_hole_of_a_stored_page_shows_no_empty_spot() {
     }
 }
 
+/// A deploy that renames a hole, with processes of both revisions for two minutes: neither makes the other one
+/// generate more often than it would alone.
+#[tokio::test(start_paused = true)]
+async fn two_revisions_generate_each_page_once_an_interval_and_leave_each_others_pages() {
+    const PAGES: usize = 100;
+    const INTERVAL: Duration = Duration::from_secs(10);
+    struct Revision {
+        site: Perennial,
+        app: Router,
+        hole: &'static str,
+        generated: Arc<Mutex<HashMap<usize, Vec<Instant>>>>,
+    }
+    let shared = Shared::new();
+    let revisions = ["name", "reader"].map(|hole| {
+        let site = shared.site();
+        let generated = Arc::new(Mutex::new(HashMap::<_, Vec<_>>::new()));
+        let log = Arc::clone(&generated);
+        let page = async move |holes: Holes, Path(number): Path<usize>| {
+            let mut log = log.lock().expect("no panic");
+            log.entry(number).or_default().push(Instant::now());
+            Html(format!("<p>{number}</p><b>{}</b>", holes.text(hole)))
+        };
+        let layer = site.layer(Refresh::every(INTERVAL)).hole(hole, name);
+        let app = Router::new().route("/{number}", route(page).layer(layer));
+        Revision {
+            site,
+            app,
+            hole,
+            generated,
+        }
+    });
+    for _second in 0..120 {
+        for Revision { app, hole, .. } in &revisions {
+            for number in 0..PAGES {
+                let reply = request(app, "GET", &format!("/{number}"), &[("x-name", "Ann")]).await;
+                let expected = format!("<p>{number}</p><b>Ann</b>");
+                assert_eq!(reply.text(), expected, "{hole}: {reply:?}");
+            }
+        }
+        advance(Duration::from_secs(1)).await;
+    }
+    for Revision {
+        site,
+        hole,
+        generated,
+        ..
+    } in &revisions
+    {
+        let generated = generated.lock().expect("no panic");
+        assert_eq!(generated.len(), PAGES);
+        for (number, times) in &*generated {
+            for pair in times.windows(2) {
+                let between = pair[1] - pair[0];
+                assert!(between >= INTERVAL, "{hole} {number}: {between:?}");
+            }
+            assert!(times.len() >= 11, "{hole} {number}: {}", times.len());
+        }
+        // One of the two is the first to find the stored page stale, and stores its own.
+        let apart = site.stats().regenerations(Outcome::KeptApart);
+        let stored = site.stats().regenerations(Outcome::Stored)
+            + site.stats().regenerations(Outcome::Renewed);
+        assert!(apart + stored >= 1100, "{hole}: {apart} and {stored}");
+    }
+    let apart = |revision: &Revision| revision.site.stats().regenerations(Outcome::KeptApart);
+    assert!(revisions.iter().map(apart).sum::<u64>() >= 1100);
+    // When the processes of the first revision have ended, the second one stores its pages.
+    let [old, new] = revisions;
+    drop(old);
+    advance(3 * INTERVAL).await;
+    let before = shared.generations("/0");
+    assert_eq!(visit_path(&new.app, "/0").await, "<p>0</p><b>stranger</b>");
+    advance(Duration::from_secs(1)).await;
+    assert!(shared.generations("/0") > before, "is stored");
+    let restarted = shared.site();
+    let layer = restarted
+        .layer(Refresh::every(INTERVAL))
+        .hole("reader", name);
+    let never = async || -> &'static str { panic!("the stored page is read") };
+    let app: Router = Router::new().route("/{number}", route(never).layer(layer));
+    assert_eq!(visit_path(&app, "/0").await, "<p>0</p><b>stranger</b>");
+}
+
+async fn visit_path(app: &Router, path: &str) -> String {
+    get(app, path).await.text().to_owned()
+}
+
 #[tokio::test(start_paused = true)]
 async fn warming_runs_no_hole() {
     let site = Site::new();
@@ -551,12 +743,16 @@ async fn warming_runs_no_hole() {
 fn holes_are_declared_once_and_before_the_headers_that_have_them() {
     let site = Shared::new().site();
     let layer = || site.layer(HOUR).hole("name", name);
-    let declared: [&dyn Fn(); 5] = [
+    let declared: [&dyn Fn(); 6] = [
         &|| drop(layer().hole("name", name)),
         &|| drop(layer().hole("", name)),
         &|| drop(layer().hole("{", name)),
         &|| drop(layer().header_with(header::LINK, "{nonce}")),
         &|| drop(layer().header_with(header::LINK, "{name")),
+        &|| {
+            let late = layer().streamed_hole("late", "", name);
+            drop(late.header_with(header::LINK, "{late}"));
+        },
     ];
     for (number, declare) in declared.iter().enumerate() {
         let declared = std::panic::catch_unwind(std::panic::AssertUnwindSafe(declare));

@@ -11,11 +11,15 @@ use std::{
 use axum::{
     Router,
     body::Body,
-    http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, header},
+    http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, header, request::Parts},
+    response::Html,
     routing::{MethodRouter, get},
 };
 use bytes::Bytes;
-use perennial::{DAY, Perennial, Refresh, layer::RefreshService};
+use perennial::{
+    DAY, Perennial, Refresh,
+    layer::{Holes, RefreshService},
+};
 use tower::{Layer, Service};
 
 pub const SIZES: [(&str, usize); 3] = [("1 KiB", 1 << 10), ("64 KiB", 1 << 16), ("1 MiB", 1 << 20)];
@@ -90,9 +94,32 @@ fn page(size: usize) -> MethodRouter {
     get(move || async move { ([(header::CONTENT_TYPE, "text/html")], body) })
 }
 
+/// A page of a shop through the layer: as it is, and with a greeting of the visitor.
+pub fn with_hole(plain: &Perennial, site: &Perennial, size: usize) -> (Router, Router) {
+    let page = shop_text(size);
+    let whole = {
+        let page = page.clone();
+        get(async move || Html(page.clone())).layer(plain.layer(Refresh::every(DAY)))
+    };
+    let greeting = async |_: Parts| Ok::<_, Infallible>("Ann".to_owned());
+    let layer = site.layer(Refresh::every(DAY)).hole("greeting", greeting);
+    let filled = get(async move |holes: Holes| {
+        let (before, after) = page.split_at(page.find("</article>").expect("is there"));
+        Html(format!("{before}{}{after}", holes.text("greeting")))
+    });
+    (router(whole), router(filled.layer(layer)))
+}
+
 /// A typical page of a shop.
 #[cfg(feature = "compression")]
 pub fn shop(size: usize) -> Router {
+    let body: &'static str = shop_text(size).leak();
+    router(get(async move || {
+        ([(header::CONTENT_TYPE, "text/html")], body)
+    }))
+}
+
+fn shop_text(size: usize) -> String {
     let books = (0..1 + size as u64 / 160).map(|book| {
         let (author, price) = (book * 7919 % 613, book * 104_729 % 9973);
         format!(
@@ -102,13 +129,10 @@ pub fn shop(size: usize) -> Router {
             price % 100,
         )
     });
-    let mut shop = books.collect::<String>().into_bytes();
+    let mut shop: String = books.collect();
     shop.truncate(size);
     assert_eq!(shop.len(), size);
-    let body: &'static [u8] = shop.leak();
-    router(get(async move || {
-        ([(header::CONTENT_TYPE, "text/html")], body)
-    }))
+    shop
 }
 
 /// The service as in a server: with its state, so that nothing is created for each request.

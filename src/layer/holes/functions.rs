@@ -1,23 +1,24 @@
 //! The functions that fill the holes of a layer, and the headers that have holes.
 
 use std::{
-    collections::BTreeSet,
     fmt,
+    future::poll_fn,
     panic::AssertUnwindSafe,
-    pin::Pin,
+    pin::{Pin, pin},
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicI64, Ordering::Relaxed},
     },
+    task::{Context, Poll, ready},
 };
 
-use futures_util::{FutureExt, future::join_all};
+use futures_util::{FutureExt, StreamExt, future::join_all, stream::FuturesUnordered};
 use http::{HeaderName, HeaderValue, request::Parts};
 use perennial_store::error::BoxError;
 
 use crate::{
     clock::Tick,
-    timing::{HOLE_LOG_INTERVAL, HOLE_TIMEOUT},
+    timing::{HOLE_LOG_INTERVAL, HOLE_TIMEOUT, STREAMED_HOLE_TIMEOUT},
 };
 
 /// The most holes of a layer.
@@ -26,7 +27,54 @@ const MOST_HOLES: usize = 64;
 /// The most bytes of a filling.
 const MOST_BYTES: usize = 64 << 10;
 
-type Filling = Pin<Box<dyn Future<Output = Result<String, BoxError>> + Send>>;
+type Run = Pin<Box<dyn Future<Output = Result<String, BoxError>> + Send>>;
+
+/// What the function of a hole may return: a text, or a `Result` with one.
+///
+/// ```
+/// # use http::request::Parts;
+/// # fn f(layer: perennial::layer::RefreshLayer) {
+/// let layer = layer
+///     .hole("greeting", async |_: Parts| "Hello")
+///     .hole("visits", async |_: Parts| 7.to_string())
+///     .hole("cart", async |_: Parts| Err::<String, _>("the cart is not available"));
+/// # }
+/// ```
+///
+/// This trait cannot be implemented outside of this crate.
+#[diagnostic::on_unimplemented(
+    message = "the function of a hole returns a text, or a `Result` with one, and not `{Self}`",
+    note = "for another type, return `value.to_string()`"
+)]
+pub trait IntoFilling: sealed::Sealed {
+    #[doc(hidden)]
+    fn into_filling(self) -> Result<String, BoxError>;
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+impl sealed::Sealed for String {}
+impl IntoFilling for String {
+    fn into_filling(self) -> Result<String, BoxError> {
+        Ok(self)
+    }
+}
+
+impl sealed::Sealed for &'static str {}
+impl IntoFilling for &'static str {
+    fn into_filling(self) -> Result<String, BoxError> {
+        Ok(self.to_owned())
+    }
+}
+
+impl<T: Into<String>, E: Into<BoxError>> sealed::Sealed for Result<T, E> {}
+impl<T: Into<String>, E: Into<BoxError>> IntoFilling for Result<T, E> {
+    fn into_filling(self) -> Result<String, BoxError> {
+        self.map(Into::into).map_err(Into::into)
+    }
+}
 
 /// The holes of a layer.
 #[derive(Clone, Default)]
@@ -34,11 +82,15 @@ pub(in crate::layer) struct HoleFunctions {
     names: Arc<[Arc<str>]>,
     holes: Vec<Arc<Hole>>,
     headers: Vec<(HeaderName, Arc<[Part]>)>,
+    /// The places of the holes that headers have, as bits.
+    of_headers: u64,
 }
 
 struct Hole {
-    run: Box<dyn Fn(Parts) -> Filling + Send + Sync>,
+    run: Box<dyn Fn(Parts) -> Run + Send + Sync>,
     fallback: Option<String>,
+    /// The page is sent up to this hole before its function has ended.
+    is_streamed: bool,
     /// The time of the last line in the log.
     logged: AtomicI64,
 }
@@ -49,18 +101,76 @@ enum Part {
     Hole(usize),
 }
 
-/// What fills the holes for one visitor, by their names. A hole without a filling has failed, and has no fallback.
-#[derive(Debug)]
+/// What fills the holes for one visitor, by their names.
 pub(in crate::layer) struct Fillings {
     names: Arc<[Arc<str>]>,
-    fillings: Vec<Option<String>>,
+    /// In the order of the names.
+    fillings: Vec<Filling>,
+    /// The functions of streamed holes that have not ended. In a lock that is never taken, as functions need
+    /// not be `Sync`, and the body of a response is.
+    running: Option<Mutex<Running>>,
+}
+
+type Running = FuturesUnordered<Pin<Box<dyn Future<Output = (usize, Option<String>)> + Send>>>;
+
+enum Filling {
+    /// The hole is not on the page, or has failed and has no fallback.
+    None,
+    Text(String),
+    /// The function of a streamed hole has not ended.
+    Running,
 }
 
 impl Fillings {
-    /// Returns the filling of a hole; where it has failed, there is none.
+    fn place(&self, name: &str) -> Option<usize> {
+        self.names.iter().position(|known| **known == *name)
+    }
+
+    fn at(&self, place: usize) -> Option<&str> {
+        match &self.fillings[place] {
+            Filling::Text(text) => Some(text),
+            Filling::None | Filling::Running => None,
+        }
+    }
+
+    /// Returns the filling of a hole that is not streamed. Where it has failed, there is none.
     pub(in crate::layer) fn of(&self, name: &str) -> Option<&str> {
-        let place = self.names.iter().position(|known| **known == *name)?;
-        self.fillings[place].as_deref()
+        self.at(self.place(name)?)
+    }
+
+    /// Returns true if a hole of the page is streamed, so that its body has to wait.
+    pub(in crate::layer) fn are_streamed(&self) -> bool {
+        let is_running = |filling: &Filling| matches!(filling, Filling::Running);
+        self.fillings.iter().any(is_running)
+    }
+
+    /// Returns the filling of any hole, once it is there. All functions run on meanwhile.
+    pub(in crate::layer) fn poll_of(
+        &mut self,
+        name: &str,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<&str>> {
+        let Some(place) = self.place(name) else {
+            return Poll::Ready(None);
+        };
+        if let Some(running) = &mut self.running {
+            let running = running.get_mut();
+            let running = running.unwrap_or_else(PoisonError::into_inner);
+            while let Filling::Running = self.fillings[place] {
+                let Some((ended, text)) = ready!(running.poll_next_unpin(cx)) else {
+                    break;
+                };
+                self.fillings[ended] = text.map_or(Filling::None, Filling::Text);
+            }
+        }
+        Poll::Ready(self.at(place))
+    }
+}
+
+impl fmt::Debug for Fillings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The texts are a visitor's own.
+        f.debug_tuple("Fillings").field(&self.names).finish()
     }
 }
 
@@ -78,15 +188,22 @@ impl HoleFunctions {
         names.iter().all(|name| self.names.contains(name))
     }
 
+    /// Returns true if one of these holes is streamed.
+    pub(in crate::layer) fn stream_any_of(&self, names: &[Arc<str>]) -> bool {
+        let holes = self.names.iter().zip(&self.holes);
+        let mut streamed = holes.filter(|(_, hole)| hole.is_streamed);
+        streamed.any(|(name, _)| names.contains(name))
+    }
+
     /// Declares a hole.
-    pub(in crate::layer) fn declare<Fut, E>(
+    pub(in crate::layer) fn declare<Fut>(
         &mut self,
         name: &str,
         fallback: Option<String>,
+        is_streamed: bool,
         function: impl Fn(Parts) -> Fut + Send + Sync + 'static,
     ) where
-        Fut: Future<Output = Result<String, E>> + Send + 'static,
-        E: Into<BoxError>,
+        Fut: Future<Output: IntoFilling> + Send + 'static,
     {
         assert!(
             !name.is_empty() && !name.contains(['{', '}']),
@@ -103,10 +220,9 @@ impl HoleFunctions {
         let names = self.names.iter().cloned();
         self.names = names.chain([name.into()]).collect();
         self.holes.push(Arc::new(Hole {
-            run: Box::new(move |parts| {
-                Box::pin(function(parts).map(|done| done.map_err(Into::into)))
-            }),
+            run: Box::new(move |parts| Box::pin(function(parts).map(IntoFilling::into_filling))),
             fallback,
+            is_streamed,
             logged: AtomicI64::new(i64::MIN),
         }));
     }
@@ -123,8 +239,13 @@ impl HoleFunctions {
             let hole = hole.unwrap_or_else(|| {
                 panic!("the header {header} has the hole {name:?}, which is not declared before it")
             });
+            assert!(
+                !self.holes[hole].is_streamed,
+                "the header {header} has the hole {name:?}, which is streamed, and so comes too late for a header"
+            );
             parts.extend((!text.is_empty()).then(|| Part::Text(text.to_owned())));
             parts.push(Part::Hole(hole));
+            self.of_headers |= 1 << hole;
             rest = after;
         }
         parts.extend((!rest.is_empty()).then(|| Part::Text(rest.to_owned())));
@@ -132,48 +253,66 @@ impl HoleFunctions {
     }
 
     /// Runs the functions of these holes, and of those that headers have, each once and all at the same time, in the
-    /// visitor's own call.
+    /// visitor's own call. Those of streamed holes run later, when the body is read.
     pub(in crate::layer) async fn fill<'a>(
         &self,
         names: impl IntoIterator<Item = &'a Arc<str>>,
-        visitor: &Parts,
+        visitor: Parts,
         now: Tick,
     ) -> Fillings {
-        let of_names = names
-            .into_iter()
-            .filter_map(|name| self.names.iter().position(|known| known == name));
-        let of_headers = self.headers.iter().flat_map(|(_, parts)| parts.iter());
-        let of_headers = of_headers.filter_map(|part| match part {
-            Part::Hole(hole) => Some(*hole),
-            Part::Text(_) => None,
-        });
-        let wanted: BTreeSet<_> = of_names.chain(of_headers).collect();
-        let filled = wanted.iter().map(async |place| {
-            let (name, hole) = (&self.names[*place], &self.holes[*place]);
-            let run = async { (hole.run)(visitor.clone()).await };
-            let run = AssertUnwindSafe(run).catch_unwind();
-            let filling = match tokio::time::timeout(HOLE_TIMEOUT, run).await {
-                Ok(Ok(Ok(filling))) if filling.len() <= MOST_BYTES => {
-                    return (*place, Some(filling));
-                }
-                Ok(Ok(Ok(filling))) => format!(
-                    "its filling has {} bytes, and {MOST_BYTES} are the most",
-                    filling.len()
-                ),
-                Ok(Ok(Err(error))) => perennial_store::error::with_causes(&*error),
-                Ok(Err(_)) => "its function panicked".to_owned(),
-                Err(_) => format!("its function took longer than {HOLE_TIMEOUT:?}"),
-            };
-            hole.log(name, &filling, now);
-            (*place, hole.fallback.clone())
-        });
-        let mut fillings = vec![None; self.holes.len()];
-        for (place, filling) in join_all(filled).await {
-            fillings[place] = filling;
+        // A layer has 64 holes at most.
+        let mut wanted = self.of_headers;
+        for name in names {
+            if let Some(place) = self.names.iter().position(|known| known == name) {
+                wanted |= 1 << place;
+            }
         }
+        let mut fillings: Vec<_> = self.holes.iter().map(|_| Filling::None).collect();
+        let mut running = None;
+        // Most pages have one, and need no list of what runs.
+        if wanted.is_power_of_two()
+            && let place = wanted.trailing_zeros() as usize
+            && !self.holes[place].is_streamed
+        {
+            let run = self.holes[place].run(&self.names[place], visitor, now);
+            fillings[place] = run.await.map_or(Filling::None, Filling::Text);
+            return self.filled(fillings, None);
+        }
+        let (mut first, mut visitor) = (Vec::new(), Some(visitor));
+        while wanted != 0 {
+            let place = wanted.trailing_zeros() as usize;
+            wanted &= wanted - 1;
+            // The last function takes the request itself.
+            let visitor = if wanted == 0 {
+                visitor.take()
+            } else {
+                visitor.clone()
+            };
+            let Some(visitor) = visitor else { break };
+            let hole = Arc::clone(&self.holes[place]);
+            if hole.is_streamed {
+                let name = Arc::clone(&self.names[place]);
+                let run = async move { (place, hole.run(&name, visitor, now).await) };
+                fillings[place] = Filling::Running;
+                running
+                    .get_or_insert_with(Running::new)
+                    .push(Box::pin(run) as _);
+            } else {
+                let name = &self.names[place];
+                first.push(async move { (place, hole.run(name, visitor, now).await) });
+            }
+        }
+        for (place, text) in join_all(first).await {
+            fillings[place] = text.map_or(Filling::None, Filling::Text);
+        }
+        self.filled(fillings, running)
+    }
+
+    fn filled(&self, fillings: Vec<Filling>, running: Option<Running>) -> Fillings {
         Fillings {
             names: Arc::clone(&self.names),
             fillings,
+            running: running.map(Mutex::new),
         }
     }
 
@@ -188,7 +327,7 @@ impl HoleFunctions {
                 match part {
                     Part::Text(text) => value.push_str(text),
                     Part::Hole(hole) => {
-                        let filling = fillings.fillings[*hole].as_deref();
+                        let filling = fillings.at(*hole);
                         let filling = filling.filter(|filling| is_of_a_header(filling));
                         value.push_str(filling.ok_or_else(|| header.clone())?);
                     }
@@ -209,6 +348,36 @@ fn is_of_a_header(filling: &str) -> bool {
 }
 
 impl Hole {
+    /// Runs the function for one visitor. Returns its filling, or the fallback after a failure.
+    async fn run(&self, name: &str, visitor: Parts, now: Tick) -> Option<String> {
+        let limit = if self.is_streamed {
+            STREAMED_HOLE_TIMEOUT
+        } else {
+            HOLE_TIMEOUT
+        };
+        // The call itself may panic, too.
+        let run = AssertUnwindSafe(async { (self.run)(visitor).await }).catch_unwind();
+        let mut run = pin!(run);
+        // Most functions are ready at once, and need no timer.
+        let first = poll_fn(|cx| Poll::Ready(run.as_mut().poll(cx))).await;
+        let ended = match first {
+            Poll::Ready(ended) => Ok(ended),
+            Poll::Pending => tokio::time::timeout(limit, run).await,
+        };
+        let error = match ended {
+            Ok(Ok(Ok(filling))) if filling.len() <= MOST_BYTES => return Some(filling),
+            Ok(Ok(Ok(filling))) => format!(
+                "its filling has {} bytes, and {MOST_BYTES} are the most",
+                filling.len()
+            ),
+            Ok(Ok(Err(error))) => perennial_store::error::with_causes(&*error),
+            Ok(Err(_)) => "its function panicked".to_owned(),
+            Err(_) => format!("its function took longer than {limit:?}"),
+        };
+        self.log(name, &error, now);
+        self.fallback.clone()
+    }
+
     /// Logs a failure, at most once a minute, as visitors may cause any number.
     fn log(&self, name: &str, error: &str, now: Tick) {
         let logged = self.logged.load(Relaxed);

@@ -10,6 +10,7 @@ mod functions;
 mod marks;
 mod stream;
 
-pub(in crate::layer) use functions::HoleFunctions;
+pub use functions::IntoFilling;
+pub(in crate::layer) use functions::{Fillings, HoleFunctions};
 pub use marks::Holes;
-pub(in crate::layer) use stream::Filled;
+pub(in crate::layer) use stream::{Filled, Streamed};

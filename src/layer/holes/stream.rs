@@ -3,6 +3,7 @@
 use std::{
     collections::VecDeque,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
@@ -13,6 +14,7 @@ use super::{
     functions::Fillings,
     marks::{Holes, MARK},
 };
+use crate::holes::{Escape, Piece};
 
 /// A body whose marks are replaced while it is streamed. It holds back less than the length of a mark, so that a
 /// mark which is cut by the frames is found.
@@ -24,6 +26,8 @@ pub(in crate::layer) struct Filled<B> {
     /// What was read and not yet passed on.
     held: BytesMut,
     ready: VecDeque<Bytes>,
+    /// The hole whose mark stood before [`held`](Self::held).
+    hole: Option<(Arc<str>, Escape)>,
     /// The trailers, which come after the rest of the data.
     trailers: Option<Frame<Bytes>>,
     has_ended: bool,
@@ -37,29 +41,27 @@ impl<B> Filled<B> {
             fillings,
             held: BytesMut::new(),
             ready: VecDeque::new(),
+            hole: None,
             trailers: None,
             has_ended: false,
         }
     }
 
-    /// Passes on what cannot be a part of a mark any more.
+    /// Passes on what cannot be a part of a mark any more, up to the next hole.
     fn advance(&mut self) {
-        while let Some(at) = memchr::memmem::find(&self.held, self.holes.secret().as_bytes()) {
-            if self.held.len() < at + MARK && !self.has_ended {
-                self.pass_on(at);
-                return;
-            }
+        if let Some(at) = memchr::memmem::find(&self.held, self.holes.secret().as_bytes()) {
+            let is_whole = self.held.len() >= at + MARK || self.has_ended;
             self.pass_on(at);
-            let mark = self.held.split_to(MARK.min(self.held.len()));
-            let digits = mark.get(self.holes.secret().len()..).unwrap_or_default();
-            // A mark that somebody has cut off shows nothing.
-            if let Some((name, escape)) = self.holes.of_digits(digits)
-                && let Some(filling) = self.fillings.of(&name)
-            {
-                let filling = escape.apply(filling);
-                self.ready
-                    .push_back(Bytes::copy_from_slice(filling.as_bytes()));
+            if is_whole {
+                let mark = self.held.split_to(MARK.min(self.held.len()));
+                let digits = mark.get(self.holes.secret().len()..).unwrap_or_default();
+                match self.holes.of_digits(digits) {
+                    Some(hole) => self.hole = Some(hole),
+                    // A mark that somebody has cut off shows nothing.
+                    None => self.advance(),
+                }
             }
+            return;
         }
         // As much as may be the beginning of a mark.
         let kept = if self.has_ended {
@@ -92,6 +94,16 @@ impl<B: Body<Data = Bytes>> Body for Filled<B> {
                 }
                 continue;
             }
+            if let Some((name, escape)) = self.hole.clone() {
+                if let Some(filling) = ready!(self.fillings.poll_of(&name, cx)) {
+                    let filling = escape.apply(filling);
+                    let filling = Bytes::copy_from_slice(filling.as_bytes());
+                    self.ready.push_back(filling);
+                }
+                self.hole = None;
+                self.advance();
+                continue;
+            }
             if self.has_ended {
                 return Poll::Ready(self.trailers.take().map(Ok));
             }
@@ -113,10 +125,45 @@ impl<B: Body<Data = Bytes>> Body for Filled<B> {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.has_ended && self.ready.is_empty() && self.trailers.is_none()
+        self.has_ended && self.ready.is_empty() && self.hole.is_none() && self.trailers.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {
         SizeHint::default()
+    }
+}
+
+/// The body of a stored page with streamed holes: what stands before a hole is sent before its function has ended.
+#[derive(Debug)]
+pub(in crate::layer) struct Streamed {
+    pieces: VecDeque<Piece>,
+    fillings: Fillings,
+}
+
+impl Streamed {
+    /// `pieces` are those of the page.
+    pub(in crate::layer) fn new(pieces: impl Iterator<Item = Piece>, fillings: Fillings) -> Self {
+        Self {
+            pieces: pieces.collect(),
+            fillings,
+        }
+    }
+
+    pub(in crate::layer) fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        loop {
+            let data = match self.pieces.front() {
+                None => return Poll::Ready(None),
+                Some(Piece::Text(text)) => text.clone(),
+                Some(Piece::Hole(name, escape)) => {
+                    let filling = ready!(self.fillings.poll_of(name, cx));
+                    let filling = filling.map(|filling| escape.apply(filling));
+                    Bytes::copy_from_slice(filling.as_deref().unwrap_or_default().as_bytes())
+                }
+            };
+            self.pieces.pop_front();
+            if !data.is_empty() {
+                return Poll::Ready(Some(data));
+            }
+        }
     }
 }

@@ -38,6 +38,11 @@ pub(super) fn is_asked(parts: &mut Parts, layer: &RefreshLayer, purpose: Option<
     by_token || purpose == Some(Purpose::Explain)
 }
 
+/// Returns true for a request with the header of a token, whatever the token is.
+pub(super) fn may_be_asked(parts: &Parts, layer: &RefreshLayer) -> bool {
+    layer.cache.settings().explain_token.is_some() && parts.headers.contains_key(EXPLAIN)
+}
+
 /// Explains the answer to a request, as JSON. Generates and stores nothing.
 pub(super) async fn explain<B, E>(
     layer: RefreshLayer,

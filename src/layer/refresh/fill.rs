@@ -11,6 +11,7 @@ use http_body::Body;
 
 use super::{outgoing, own_request::OwnRequest, request::Generating, respond::Unfilled};
 use crate::{
+    cache::Version,
     http::stored,
     layer::{Holes, RefreshLayer, ResponseBody, holes::Filled},
 };
@@ -83,22 +84,48 @@ impl RefreshLayer {
             }
             Sender::Application | Sender::Generator | Sender::OwnGenerator => return response,
         }
-        let is_head = parts.method == Method::HEAD;
-        let now = self.cache.now();
-        let Some(unfilled) = unfilled else {
-            return self.fill_passed(response, &parts, holes).await;
+        match unfilled {
+            Some(unfilled) => self.fill_stored(response, unfilled, parts).await,
+            None => self.fill_passed(response, parts, holes).await,
+        }
+    }
+
+    /// Makes the response of a version with holes for a visitor, with what fills them.
+    pub(super) async fn fill_hit<B>(
+        &self,
+        version: &Version,
+        visitor: Parts,
+    ) -> Response<ResponseBody<B>> {
+        let Some(holes) = version.page.holes() else {
+            // The caller has asked.
+            return refused(&HeaderMap::new());
         };
-        let names = unfilled.holes.names.iter().filter(|_| !is_head);
-        let fillings = self.holes.fill(names, &parts, now).await;
+        let now = self.cache.now();
+        match self.begin_with_holes(version, holes, &visitor, now, None, None) {
+            (response, Some(unfilled)) => self.fill_stored(response, unfilled, visitor).await,
+            (response, None) => response,
+        }
+    }
+
+    async fn fill_stored<B>(
+        &self,
+        mut response: Response<ResponseBody<B>>,
+        unfilled: Unfilled,
+        visitor: Parts,
+    ) -> Response<ResponseBody<B>> {
+        let is_head = visitor.method == Method::HEAD;
+        let names = unfilled.names().iter().filter(|_| !is_head);
+        let fillings = self.holes.fill(names, visitor, self.cache.now()).await;
         let Ok(headers) = self.holes.headers(&fillings) else {
             return refused(response.headers());
         };
-        stored::invalidate(&mut response);
         if !is_head {
-            let filled = unfilled
-                .holes
-                .fill(&unfilled.body, |name| fillings.of(name));
-            *response.body_mut() = ResponseBody::parts(filled);
+            *response.body_mut() = unfilled.fill(fillings);
+        }
+        if let Some(coding) = unfilled.coding() {
+            response
+                .headers_mut()
+                .insert(header::CONTENT_ENCODING, coding);
         }
         outgoing::personal(response.headers_mut());
         for (name, value) in headers {
@@ -111,7 +138,7 @@ impl RefreshLayer {
     async fn fill_passed<B: Body<Data = Bytes>>(
         &self,
         mut response: Response<ResponseBody<B>>,
-        parts: &Parts,
+        parts: Parts,
         holes: Holes,
     ) -> Response<ResponseBody<B>> {
         let now = self.cache.now();

@@ -4,10 +4,14 @@
 use std::{fmt, sync::Arc};
 
 use http::{HeaderName, request::Parts};
-use perennial_store::error::BoxError;
 use tower_layer::Layer;
 
-use crate::{cache::Cache, extensions::Tags, layer::holes::HoleFunctions, policy::Refresh};
+use crate::{
+    cache::Cache,
+    extensions::Tags,
+    layer::holes::{HoleFunctions, IntoFilling},
+    policy::Refresh,
+};
 
 use super::{
     MAX_KEYS, admission::Admission, extensions::KnownTypes, hints::Hints, keying::Key,
@@ -175,21 +179,24 @@ impl RefreshLayer {
         self
     }
 
-    /// Declares a hole: a spot of the page that differs for each visitor, in a page that is generated once for
-    /// all of them. The handler writes a mark for it ([`Holes`](crate::layer::Holes)), and the function fills it
-    /// for each visitor, beside the stored page.
+    /// Declares a hole: a spot of the page that differs for each visitor, in a page that is generated once for all
+    /// of them.
+    ///
+    /// The handler writes a mark into the page where the hole is ([`Holes`](crate::layer::Holes)), and runs once.
+    /// The function runs for each visitor, beside the stored page, and gets the visitor's request with its headers
+    /// and extensions. It returns the text for the spot, or a `Result` with one
+    /// ([`IntoFilling`](crate::layer::IntoFilling)). The [guide](crate::guide::holes) has recipes for a greeting, a
+    /// cart, a CSRF token and a nonce.
     ///
     /// ```
     /// # use axum::{Router, routing::get, response::Html};
+    /// use axum_extra::extract::CookieJar;
     /// use http::request::Parts;
     /// use perennial::layer::Holes;
     ///
-    /// #[derive(Clone)]
-    /// struct User { name: String } // the extension of a middleware
-    ///
-    /// async fn greeting(visitor: Parts) -> Result<String, std::convert::Infallible> {
-    ///     let user = visitor.extensions.get::<User>();
-    ///     Ok(user.map_or("stranger".to_owned(), |user| user.name.clone()))
+    /// async fn greeting(visitor: Parts) -> String {
+    ///     let cookies = CookieJar::from_headers(&visitor.headers);
+    ///     cookies.get("name").map_or("stranger", |name| name.value()).to_owned()
     /// }
     ///
     /// async fn books(holes: Holes) -> Html<String> {
@@ -197,90 +204,169 @@ impl RefreshLayer {
     /// }
     ///
     /// # fn f(site: perennial::Perennial) -> Router {
-    /// let layer = site.layer(perennial::Refresh::every(perennial::DAY));
-    /// let layer = layer.ignore_extension::<User>().hole("greeting", greeting);
+    /// let layer = site.layer(perennial::Refresh::every(perennial::DAY)).hole("greeting", greeting);
     /// Router::new().route("/books", get(books).layer(layer))
     /// # }
     /// ```
     ///
-    /// - The function gets the visitor's request, with its headers and its extensions: extractors run on it
-    ///   (`Session::from_request_parts`). All functions of a page run at the same time, before the response
-    ///   begins and inside of the visitor's own call, so that a middleware around the layer stores what they change in a
-    ///   session. A function has 5 s, and 64 KiB for its text.
-    /// - A hole whose function fails is empty, and the log has a line in a minute; [`hole_or`](Self::hole_or)
-    ///   shows something in its place.
-    /// - A filled page is its visitor's own: `Cache-Control: private, no-cache`, without entity tag, date, length
-    ///   of the stored page or ranges, and `Cache-Status` has `detail=holes`. No outer layer of a site stores it.
-    /// - It is not compressed here. A layer that compresses belongs outside; a secret beside text that a visitor
-    ///   can choose must not be compressed with it (BREACH).
+    /// All functions of a page run at the same time, inside of the visitor's own call and before the response
+    /// begins. So a session or a cookie that a function changes is stored by the middleware around the layer, and a
+    /// [header](Self::header_with) can have what a function returns. A function has 5 seconds for its work, and 64 KiB
+    /// for its text. If it fails, panics or takes longer, its spot stays empty and the log says so, at most once a
+    /// minute. [`hole_or`](Self::hole_or) shows something else in that case.
+    ///
+    /// A filled page belongs to its visitor: it has `Cache-Control: private, no-cache`, and no entity tag, date,
+    /// length or ranges of the stored page. No content delivery network and no outer layer of the site stores it.
+    /// `Cache-Status` has `detail=holes`. With the feature `compression`, what stands between the holes is compressed
+    /// once for all visitors, by gzip. A filling is never compressed, so that its length tells nothing about a secret
+    /// (BREACH).
     ///
     /// # Panics
     ///
-    /// Panics if the name is empty, has a brace, or is declared already, and at the 65th hole.
-    pub fn hole<Fut, E>(
+    /// Panics if the name is empty, has a brace, or is declared already, and at the 65th hole of a layer.
+    pub fn hole<Fut>(
         self,
         name: &str,
         function: impl Fn(Parts) -> Fut + Send + Sync + 'static,
     ) -> Self
     where
-        Fut: Future<Output = Result<String, E>> + Send + 'static,
-        E: Into<BoxError> + 'static,
+        Fut: Future<Output: IntoFilling> + Send + 'static,
     {
-        self.declare_hole(name, None, function)
+        self.declare_hole(name, None, false, function)
     }
 
     /// Declares a [hole](Self::hole) that shows `fallback` where its function fails.
     ///
+    /// ```
+    /// # use http::request::Parts;
+    /// # async fn count_of(visitor: Parts) -> Result<u32, std::io::Error> { Ok(1) }
+    /// # fn f(layer: perennial::layer::RefreshLayer) {
+    /// async fn cart(visitor: Parts) -> Result<String, std::io::Error> {
+    ///     Ok(count_of(visitor).await?.to_string())
+    /// }
+    ///
+    /// let layer = layer.hole_or("cart", "?", cart);
+    /// # }
+    /// ```
+    ///
     /// # Panics
     ///
     /// As [`hole`](Self::hole) does.
-    pub fn hole_or<Fut, E>(
+    pub fn hole_or<Fut>(
         self,
         name: &str,
         fallback: impl Into<String>,
         function: impl Fn(Parts) -> Fut + Send + Sync + 'static,
     ) -> Self
     where
-        Fut: Future<Output = Result<String, E>> + Send + 'static,
-        E: Into<BoxError> + 'static,
+        Fut: Future<Output: IntoFilling> + Send + 'static,
     {
-        self.declare_hole(name, Some(fallback.into()), function)
+        self.declare_hole(name, Some(fallback.into()), false, function)
     }
 
-    fn declare_hole<Fut, E>(
-        mut self,
+    /// Declares a [hole](Self::hole) whose function gets one extension of the visitor's request, and that the
+    /// handler of the page does not need this extension ([`ignore_extension`](Self::ignore_extension)).
+    ///
+    /// This is what most holes need: a middleware outside of the layer has put a session or a user into the
+    /// request. The function gets `None` if the request has no such extension.
+    ///
+    /// ```
+    /// # fn f(layer: perennial::layer::RefreshLayer) {
+    /// #[derive(Clone)]
+    /// struct User { name: String } // the extension of a middleware
+    ///
+    /// let layer = layer.hole_with("greeting", async |user: Option<User>| match user {
+    ///     Some(user) => user.name,
+    ///     None => "stranger".to_owned(),
+    /// });
+    /// # }
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// As [`hole`](Self::hole) does.
+    pub fn hole_with<T, Fut>(
+        self,
         name: &str,
-        fallback: Option<String>,
+        function: impl Fn(Option<T>) -> Fut + Send + Sync + 'static,
+    ) -> Self
+    where
+        T: Clone + Send + Sync + 'static,
+        Fut: Future<Output: IntoFilling> + Send + 'static,
+    {
+        let function = move |visitor: Parts| function(visitor.extensions.get().cloned());
+        self.ignore_extension::<T>()
+            .declare_hole(name, None, false, function)
+    }
+
+    /// Declares a [hole](Self::hole) whose function takes its time: the visitor gets the page up to the hole at
+    /// once, and the rest of it when the function has ended.
+    ///
+    /// Use this for what is slow and far down on the page, such as recommendations. The function has 30 seconds; it
+    /// shows `fallback` if it fails, because the response has begun by then.
+    ///
+    /// The function runs while the body is sent, when the middleware around the layer has done its work. So what it
+    /// changes in a session or in the cookies of the response **is lost**, and no header can have its filling. A page
+    /// with such a hole is sent in chunks and without compression.
+    ///
+    /// ```
+    /// # use http::request::Parts;
+    /// # async fn search(visitor: &Parts) -> Result<String, std::io::Error> { Ok(String::new()) }
+    /// # fn f(layer: perennial::layer::RefreshLayer) {
+    /// let layer = layer.streamed_hole("recommended", "", async |visitor| search(&visitor).await);
+    /// # }
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// As [`hole`](Self::hole) does.
+    pub fn streamed_hole<Fut>(
+        self,
+        name: &str,
+        fallback: impl Into<String>,
         function: impl Fn(Parts) -> Fut + Send + Sync + 'static,
     ) -> Self
     where
-        Fut: Future<Output = Result<String, E>> + Send + 'static,
-        E: Into<BoxError> + 'static,
+        Fut: Future<Output: IntoFilling> + Send + 'static,
     {
-        Arc::make_mut(&mut self.holes).declare(name, fallback, function);
+        self.declare_hole(name, Some(fallback.into()), true, function)
+    }
+
+    fn declare_hole<Fut>(
+        mut self,
+        name: &str,
+        fallback: Option<String>,
+        is_streamed: bool,
+        function: impl Fn(Parts) -> Fut + Send + Sync + 'static,
+    ) -> Self
+    where
+        Fut: Future<Output: IntoFilling> + Send + 'static,
+    {
+        Arc::make_mut(&mut self.holes).declare(name, fallback, is_streamed, function);
         self
     }
 
-    /// Adds a header with [holes](Self::hole) to each response, in the place of one of the same name: the nonce of
-    /// a Content-Security-Policy, say, which the page has, too.
+    /// Adds a header with [holes](Self::hole) to each response, in the place of one of the same name. The nonce of
+    /// a Content-Security-Policy is such a hole, which stands in the page, too.
     ///
     /// ```
     /// # fn f(layer: perennial::layer::RefreshLayer) {
     /// use http::header::CONTENT_SECURITY_POLICY;
-    /// use std::convert::Infallible;
     ///
     /// let layer = layer
-    ///     .hole("nonce", async |_| Ok::<_, Infallible>(uuid::Uuid::new_v4().simple().to_string()))
+    ///     .hole("nonce", async |_| uuid::Uuid::new_v4().simple().to_string())
     ///     .header_with(CONTENT_SECURITY_POLICY, "script-src 'nonce-{nonce}'");
     /// # }
     /// ```
     ///
-    /// In a header, a filling consists of letters, digits and `+/=-_.~`. If one of another kind, or a failed one
-    /// without a fallback, would stand there, the visitor gets a 500 in the place of the page.
+    /// In a header, a filling consists of letters, digits and `+/=-_.~`. The header is never sent without its filling:
+    /// if the function fails and has no fallback, or returns other characters, the visitor gets a 500 in the place
+    /// of the page.
     ///
     /// # Panics
     ///
-    /// Panics if the template has a brace without its other, or a hole that is not declared before.
+    /// Panics if a brace of the template lacks its other one, or if it names a hole that is not declared before it or
+    /// that is [streamed](Self::streamed_hole).
     pub fn header_with(mut self, name: HeaderName, template: &str) -> Self {
         Arc::make_mut(&mut self.holes).declare_header(name, template);
         self

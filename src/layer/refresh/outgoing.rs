@@ -75,22 +75,26 @@ pub(super) fn keep_private(headers: &mut HeaderMap) {
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("private"));
 }
 
+/// The `Cache-Control` of a response that is one visitor's own.
+pub(super) const PERSONAL: HeaderValue = HeaderValue::from_static("private, no-cache");
+
 /// Makes the response one visitor's own: no cache shares it, and a browser asks before it shows it again.
 pub(super) fn personal(headers: &mut HeaderMap) {
     remove_targeted(headers);
     headers.remove(header::EXPIRES);
-    let own = HeaderValue::from_static("private, no-cache");
-    headers.insert(header::CACHE_CONTROL, own);
+    headers.insert(header::CACHE_CONTROL, PERSONAL);
 }
 
 /// Removes the headers that tell one kind of cache something else than `Cache-Control` does (RFC
 /// 9213).
 fn remove_targeted(headers: &mut HeaderMap) {
-    let names: Vec<_> = headers.keys().cloned().collect();
+    let is_targeted = |name: &HeaderName| {
+        name.as_str().ends_with("-cache-control") || *name == "surrogate-control"
+    };
+    let names = headers.keys().filter(|name| is_targeted(name));
+    let names: Vec<_> = names.cloned().collect();
     for name in names {
-        if name.as_str().ends_with("-cache-control") || name == "surrogate-control" {
-            headers.remove(name);
-        }
+        headers.remove(name);
     }
 }
 

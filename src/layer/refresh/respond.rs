@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{Extensions, HeaderMap, Method, Request, Response, header, request::Parts};
+use http::{Extensions, HeaderMap, HeaderValue, Method, Request, Response, header, request::Parts};
 
 use super::{
     hit_values::{HitTimes, HitValues},
@@ -12,6 +12,8 @@ use super::{
     own_request::OwnRequest,
     request::matched,
 };
+#[cfg(feature = "compression")]
+use crate::http::{compression::Coding, gzip_pieces::GzipPieces};
 use crate::{
     cache::{Answer, Failure, HitHeaders, Version},
     clock::Tick,
@@ -22,15 +24,54 @@ use crate::{
         conditional::{self, Evaluation, RequestTraits},
         fields::ascii,
     },
-    layer::{RefreshLayer, ResponseBody},
+    layer::{
+        RefreshLayer, ResponseBody,
+        holes::{Fillings, Streamed},
+    },
 };
 
 /// The body of a response before its holes are filled; an extension of the response, which
 /// [`fill`](super::fill) takes off.
 #[derive(Clone, Debug)]
 pub(super) struct Unfilled {
-    pub(super) body: Bytes,
-    pub(super) holes: Arc<HolePlaces>,
+    body: Bytes,
+    holes: Arc<HolePlaces>,
+    /// The compressed pieces of the body, if the request accepts them, and no hole is streamed.
+    #[cfg(feature = "compression")]
+    pieces: Option<Arc<GzipPieces>>,
+}
+
+/// The detail of `Cache-Status` that tells a filled page.
+const HOLES: &[u8] = b"; detail=holes";
+
+impl Unfilled {
+    /// Returns the names of the holes.
+    pub(super) fn names(&self) -> &[Arc<str>] {
+        &self.holes.names
+    }
+
+    /// Returns the coding of the filled body, if it has one.
+    pub(super) fn coding(&self) -> Option<HeaderValue> {
+        #[cfg(feature = "compression")]
+        if self.pieces.is_some() {
+            return Some(HeaderValue::from_static(Coding::Gzip.token()));
+        }
+        None
+    }
+
+    /// Returns the filled body, in its [`coding`](Self::coding).
+    pub(super) fn fill<B>(&self, fillings: Fillings) -> ResponseBody<B> {
+        if fillings.are_streamed() {
+            let pieces = self.holes.pieces(&self.body);
+            return ResponseBody::streamed_holes(Streamed::new(pieces, fillings));
+        }
+        let filling = |name: &str| fillings.of(name);
+        #[cfg(feature = "compression")]
+        if let Some(pieces) = &self.pieces {
+            return ResponseBody::parts(pieces.fill(self.holes.fillings(filling)));
+        }
+        ResponseBody::parts(self.holes.fill(&self.body, filling))
+    }
 }
 
 /// How a request came to the service, for `Cache-Status`.
@@ -112,6 +153,8 @@ impl RefreshLayer {
             .map(|holes| Unfilled {
                 body: response.body().clone(),
                 holes: Arc::clone(holes),
+                #[cfg(feature = "compression")]
+                pieces: None,
             });
         let is_bodiless = parts.method == Method::HEAD || unfilled.is_some();
         let mut response = outgoing::give(&response, headers, is_bodiless);
@@ -201,6 +244,25 @@ impl RefreshLayer {
         made: Option<Handling>,
         own_request: Option<&OwnRequest>,
     ) -> Response<ResponseBody<B>> {
+        let (mut response, unfilled) =
+            self.begin_with_holes(version, holes, parts, now, made, own_request);
+        if let Some(unfilled) = unfilled {
+            response.extensions_mut().insert(unfilled);
+        }
+        response
+    }
+
+    /// Makes the response of a version with holes, which [`fill`](super::fill) fills. `None` means that this layer cannot
+    /// fill it, and that the response is a 500.
+    pub(super) fn begin_with_holes<B>(
+        &self,
+        version: &Version,
+        holes: &Arc<HolePlaces>,
+        parts: &Parts,
+        now: Tick,
+        made: Option<Handling>,
+        own_request: Option<&OwnRequest>,
+    ) -> (Response<ResponseBody<B>>, Option<Unfilled>) {
         let representation = &version.page.body.plain;
         let made_at = version.made_at();
         let ttl = self.cache.ttl(version, &self.policy, now);
@@ -216,26 +278,43 @@ impl RefreshLayer {
             );
             let unfilled = outgoing::unfilled();
             let headers = unfilled.headers().clone();
-            return outgoing::give(&unfilled, headers, parts.method == Method::HEAD);
+            let is_head = parts.method == Method::HEAD;
+            return (outgoing::give(&unfilled, headers, is_head), None);
         }
         let mut response = outgoing::give(stored, representation.hit.clone(), true);
         let headers = response.headers_mut();
         let fill = |values: &HitValues| {
-            representation.fill_for_generator(headers, &values.age, values.date.as_ref());
+            let status = match made.map(|how| how.to_string()) {
+                Some(status) if status.contains("detail=") => status.into(),
+                Some(status) => [status.as_bytes(), HOLES].concat(),
+                None => [values.cache_status.as_bytes(), HOLES].concat(),
+            };
+            let status = HeaderValue::from_maybe_shared(Bytes::from(status)).ok();
+            let of_hit = HitHeaders {
+                age: &values.age,
+                cache_status: status
+                    .as_ref()
+                    .filter(|_| self.cache.settings().cache_status),
+                date: values.date.as_ref(),
+                cache_control: Some(&outgoing::PERSONAL),
+                has_weak_tag: false,
+                is_dated: false,
+            };
+            representation.fill(headers, &of_hit);
         };
         HitValues::with(hit, || now - made_at, fill);
-        if self.cache.settings().cache_status {
-            let status = match how.to_string() {
-                status if status.contains("detail=") => status,
-                status => format!("{status}; detail=holes"),
-            };
-            headers.append(header::CACHE_STATUS, ascii(status));
-        }
-        response.extensions_mut().insert(Unfilled {
+        let unfilled = Unfilled {
             body: stored.body().clone(),
             holes: Arc::clone(holes),
-        });
-        response
+            // What is streamed comes one by one, and has no place among pieces whose checksums are known.
+            #[cfg(feature = "compression")]
+            pieces: if self.holes.stream_any_of(&holes.names) {
+                None
+            } else {
+                self.cache.compressor.pieces(&version.page, &parts.headers)
+            },
+        };
+        (response, Some(unfilled))
     }
 
     /// Returns a version for a generator, whose result is stored by an outer layer: without the headers
