@@ -1,18 +1,21 @@
 //! Stacks of middleware around and inside of the layer: a page with a visitor's name reaches that
 //! visitor alone. `fuzz/personal.rs` draws stacks at random.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, convert::Infallible, time::Duration};
 
 use axum::{
     Extension, Router,
     body::{Body, to_bytes},
     extract::Request,
-    http::{HeaderMap, Method, StatusCode, header::SET_COOKIE},
+    http::{HeaderMap, Method, StatusCode, header::SET_COOKIE, request::Parts},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
 use axum_htmx::HxRequest;
-use perennial::{Perennial, Refresh};
+use perennial::{
+    Perennial, Refresh,
+    layer::{Holes, RefreshLayer},
+};
 use tower::{Layer, ServiceExt};
 use tower_cookies::Cookies;
 use tower_http::decompression::DecompressionLayer;
@@ -36,9 +39,8 @@ async fn log_in(session: Option<Extension<Session>>, name: String) {
     }
 }
 
-/// Returns a page with the name of the visitor, as each middleware has it.
-async fn page(_: HxRequest, request: Request) -> Response {
-    let (parts, _) = request.into_parts();
+/// Returns the name of the visitor, as each middleware has it.
+async fn name_of(parts: &Parts) -> String {
     let mut names = BTreeSet::new();
     names.extend(parts.extensions.get().map(|User(name)| name.clone()));
     if let Some(cookies) = parts.extensions.get::<Cookies>() {
@@ -54,22 +56,37 @@ async fn page(_: HxRequest, request: Request) -> Response {
         }
     }
     let names: Vec<_> = names.into_iter().collect();
-    let name = if names.is_empty() {
+    if names.is_empty() {
         NOBODY.to_owned()
     } else {
         names.join(" and ")
-    };
+    }
+}
+
+/// Returns a page with the name of the visitor, and with a greeting where the layer has that hole.
+async fn page(_: HxRequest, request: Request) -> Response {
+    let (parts, _) = request.into_parts();
+    let name = name_of(&parts).await;
+    let holes = parts.extensions.get::<Holes>();
+    let greeting = holes.map(|holes| format!(", hello {}", holes.text("visitor")));
     // Long enough for the compression.
-    let text = format!("{} for {name}", "page ".repeat(100));
+    let pages = "page ".repeat(100);
+    let text = format!("{pages} for {name}{}", greeting.unwrap_or_default());
     ([("x-for", name)], text).into_response()
 }
 
 /// An application with middleware around and inside of the layer.
 pub(crate) struct Application {
     app: Router,
+    /// The same, whose page has a hole for the name of the visitor.
+    greeting: Router,
     prefix: &'static str,
     tells: bool,
-    _site: Perennial,
+    /// A middleware outside of the layer tells the functions of its holes who the visitor is.
+    tells_holes: bool,
+    /// A middleware inside of the layer compresses what it passes on, so that its marks are lost.
+    hides_marks: bool,
+    _sites: [Perennial; 2],
 }
 
 impl Application {
@@ -80,32 +97,44 @@ impl Application {
         policy: Refresh,
         mount: usize,
     ) -> Self {
-        let (site, store) = (Shared::new().site(), MemoryStore::default());
+        let (sites, store) = (
+            [(); 2].map(|()| Shared::new().site()),
+            MemoryStore::default(),
+        );
         let all = || inside.iter().chain(outside);
-        let layer = all().fold(site.layer(policy), |layer, it| (it.declare)(layer));
         let around =
             |app, stack: &[&Middleware]| stack.iter().fold(app, |app, it| (it.around)(app, &store));
-        let app = Router::new().route("/login", post(log_in));
-        let app = match mount {
-            0 => app.fallback(page),
-            _ => app.route("/page", get(page)),
+        let app = |layer: RefreshLayer| {
+            let layer = all().fold(layer, |layer, it| (it.declare)(layer));
+            let app = Router::new().route("/login", post(log_in));
+            let app = match mount {
+                0 => app.fallback(page),
+                _ => app.route("/page", get(page)),
+            };
+            let app = around(app, inside);
+            let app = match mount {
+                0 | 1 => app.layer(layer),
+                2 => Router::new().nest("/nested", app.layer(layer)),
+                _ => Router::new().fallback_service(layer.layer(app)),
+            };
+            around(app, outside)
         };
-        let app = around(app, inside);
-        let (app, prefix) = match mount {
-            0 | 1 => (app.layer(layer), ""),
-            2 => (Router::new().nest("/nested", app.layer(layer)), "/nested"),
-            _ => (Router::new().fallback_service(layer.layer(app)), ""),
-        };
+        let visitor = async |visitor: Parts| Ok::<_, Infallible>(name_of(&visitor).await);
+        let with_hole = sites[1].layer(policy).hole("visitor", visitor);
         Self {
-            app: around(app, outside),
-            prefix,
+            app: app(sites[0].layer(policy)),
+            greeting: app(with_hole),
+            prefix: if mount == 2 { "/nested" } else { "" },
             tells: all().any(|it| it.tells),
-            _site: site,
+            tells_holes: outside.iter().any(|it| it.tells),
+            hides_marks: inside.iter().any(|it| it.name == "compression"),
+            _sites: sites,
         }
     }
 
     async fn send(
         &self,
+        app: &Router,
         method: Method,
         path: &str,
         headers: &HeaderMap,
@@ -115,7 +144,7 @@ impl Application {
         *request.method_mut() = method;
         *request.uri_mut() = format!("{}{path}", self.prefix).parse().expect("a URI");
         *request.headers_mut() = headers.clone();
-        let client = DecompressionLayer::new().layer(self.app.clone());
+        let client = DecompressionLayer::new().layer(app.clone());
         let response = client.oneshot(request).await.expect("infallible");
         response.map(Body::new)
     }
@@ -138,7 +167,7 @@ impl Application {
             return visitor;
         }
         let none = HeaderMap::new();
-        let reply = self.send(Method::POST, "/login", &none, name.to_owned());
+        let reply = self.send(&self.app, Method::POST, "/login", &none, name.to_owned());
         let reply = reply.await;
         assert_eq!(reply.status(), StatusCode::OK);
         let session = reply.headers().get(SET_COOKIE);
@@ -155,10 +184,42 @@ impl Application {
 
     /// Makes a request, and checks that the response is for this visitor or for all visitors.
     pub(crate) async fn visit(&self, visitors: &[Visitor], of: usize, head: bool) -> Seen {
+        self.greet(visitors, of, head).await;
         let visitor = &visitors[of];
         let method = if head { Method::HEAD } else { Method::GET };
-        let reply = self.send(method, "/page", &visitor.headers, String::new());
-        let (head, body) = reply.await.into_parts();
+        let none = String::new();
+        let reply = self.send(&self.app, method, "/page", &visitor.headers, none);
+        self.check(reply.await, visitors, of, "").await
+    }
+
+    /// Makes a request for the page with a hole, and checks that it greets this visitor alone.
+    async fn greet(&self, visitors: &[Visitor], of: usize, head: bool) {
+        let visitor = &visitors[of];
+        let method = if head { Method::HEAD } else { Method::GET };
+        let none = String::new();
+        let reply = self.send(&self.greeting, method, "/page", &visitor.headers, none);
+        let reply = reply.await;
+        if reply.status() == StatusCode::INTERNAL_SERVER_ERROR && self.hides_marks {
+            return;
+        }
+        let name = if self.tells_holes {
+            visitor.name
+        } else {
+            NOBODY
+        };
+        self.check(reply, visitors, of, &format!(", hello {name}"))
+            .await;
+    }
+
+    async fn check(
+        &self,
+        reply: Response,
+        visitors: &[Visitor],
+        of: usize,
+        greeting: &str,
+    ) -> Seen {
+        let visitor = &visitors[of];
+        let (head, body) = reply.into_parts();
         let body = to_bytes(body, usize::MAX).await.expect("is read");
         let body = String::from_utf8(body.to_vec()).expect("text");
         assert_eq!(head.status, StatusCode::OK);
@@ -172,7 +233,8 @@ impl Application {
             visitor.name
         };
         assert_eq!(name, expected, "{status}");
-        assert!(body.is_empty() || body.ends_with(&format!("for {name}")));
+        let end = format!("for {name}{greeting}");
+        assert!(body.is_empty() || body.ends_with(&end), "{status}: {body}");
         let others = visitors.iter().filter(|it| it.name != visitor.name);
         for mark in others.flat_map(|it| &it.marks) {
             let mut values = head.headers.values();
