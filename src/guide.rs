@@ -17,6 +17,7 @@ macro_rules! chapters {
 [galera-check]: https://docs.rs/crate/perennial/latest/source/docs/failover/galera-check
 [haproxy-galera]: https://docs.rs/crate/perennial/latest/source/docs/failover/haproxy-galera.cfg
 [haproxy-patroni]: https://docs.rs/crate/perennial/latest/source/docs/failover/haproxy-patroni.cfg
+[holes]: crate::guide::holes
 [idempotency]: crate::guide::idempotency
 [invalidation]: crate::guide::invalidation
 [jobs]: https://docs.rs/perennial-jobs
@@ -46,6 +47,7 @@ macro_rules! chapters {
 chapters! {
     quick_start "../docs/guide/quick-start.md",
     logged_in_users "../docs/guide/logged-in-users.md",
+    holes "../docs/guide/holes.md",
     keys "../docs/guide/keys.md",
     is_my_page_cached "../docs/guide/is-my-page-cached.md",
     freshness "../docs/guide/freshness.md",

@@ -295,8 +295,8 @@ fn greeting_of(headers: &HeaderMap) -> String {
     }
 }
 
-async fn greeting(visitor: Parts) -> Result<String, Infallible> {
-    Ok(greeting_of(&visitor.headers))
+async fn greeting(visitor: Parts) -> String {
+    greeting_of(&visitor.headers)
 }
 
 /// A form with the visitor's name.
