@@ -28,7 +28,7 @@ pub async fn open(pool: Deadpool) -> Result<Perennial, Error> {
 ///
 /// The calendar is not valid.
 pub fn app(site: &Perennial) -> Result<Router, Error> {
-    let daily = Refresh::on(Calendar::daily("06:00", "Europe/Berlin")?);
+    let daily = Refresh::on_schedule(Calendar::daily("06:00", "Europe/Berlin")?);
     let locks = site.locks();
     let once = IdempotencyLayer::new(&locks, |_| Some(Scope::public()));
     let alone = ExclusiveLayer::new(&locks, |_| "report".into());
@@ -40,7 +40,7 @@ pub fn app(site: &Perennial) -> Result<Router, Error> {
         Err(_) => "failed",
     };
     Ok(Router::new()
-        .route("/", get(async || "books").layer(site.layer(daily)))
+        .route("/", get(async || "books").layer(site.layer(&daily)))
         .route("/pay", post(async || "paid").layer(once))
         .route("/report", post(async || "reported").layer(alone))
         .route("/mail", post(send))
