@@ -7,7 +7,7 @@
 //! use perennial::Refresh;
 //! use perennial_calendar::Calendar;
 //!
-//! let best_sellers = Refresh::on(Calendar::monthly(1, "06:00", "Europe/Berlin")?);
+//! let best_sellers = Refresh::on_schedule(Calendar::monthly(1, "06:00", "Europe/Berlin")?);
 //! # Ok(()) }
 //! # f().unwrap();
 //! ```
@@ -15,9 +15,7 @@
 #![forbid(unsafe_code)]
 
 use std::{
-    collections::HashMap,
     fmt,
-    sync::{LazyLock, Mutex, PoisonError},
     time::{Duration, SystemTime},
 };
 
@@ -35,10 +33,9 @@ const LAST: Timestamp = Timestamp::constant(253_370_764_800, 0);
 
 const YEAR: Duration = Duration::from_hours(365 * 24);
 
-/// The times at which content becomes stale, for [`Refresh::on`](perennial::Refresh::on).
+/// The times at which content becomes stale, for [`Refresh::on_schedule`](perennial::Refresh::on_schedule).
 ///
-/// Calendars stay in memory: create them at the start. The time zone is a name of the IANA
-/// database. Unless the hour of a cron expression begins with `*`: a time of day that a change of
+/// The time zone is a name of the IANA database. Unless the hour of a cron expression begins with `*`: a time of day that a change of
 /// the clocks skips is moved by the length of the change (02:30 becomes 03:30), and of a time that
 /// comes twice, the first counts.
 pub struct Calendar {
@@ -77,7 +74,7 @@ impl Calendar {
     ///
     /// [`Invalid`](perennial::ErrorKind::Invalid): the time of day is not written as `HH:MM`, or the
     /// time zone is unknown.
-    pub fn daily(time: &str, zone: &str) -> Result<&'static Self, Error> {
+    pub fn daily(time: &str, zone: &str) -> Result<Self, Error> {
         Self::of(zone, &[format!("{} * * *", minute_and_hour(time)?)])
     }
 
@@ -86,7 +83,7 @@ impl Calendar {
     /// # Errors
     ///
     /// The errors of [`daily`](Self::daily).
-    pub fn weekly(day: Weekday, time: &str, zone: &str) -> Result<&'static Self, Error> {
+    pub fn weekly(day: Weekday, time: &str, zone: &str) -> Result<Self, Error> {
         let time = minute_and_hour(time)?;
         Self::of(zone, &[format!("{time} * * {}", day as u8)])
     }
@@ -97,7 +94,7 @@ impl Calendar {
     /// # Errors
     ///
     /// The errors of [`daily`](Self::daily); the day is not from 1 to 31.
-    pub fn monthly(day: u8, time: &str, zone: &str) -> Result<&'static Self, Error> {
+    pub fn monthly(day: u8, time: &str, zone: &str) -> Result<Self, Error> {
         let time = minute_and_hour(time)?;
         match day {
             1..=28 => Self::of(zone, &[format!("{time} {day} * *")]),
@@ -121,17 +118,12 @@ impl Calendar {
     ///
     /// [`Invalid`](perennial::ErrorKind::Invalid): the expression cannot be read, the time zone is unknown, or
     /// there is no occurrence in the next four years.
-    pub fn cron(expression: &str, zone: &str) -> Result<&'static Self, Error> {
+    pub fn cron(expression: &str, zone: &str) -> Result<Self, Error> {
         Self::of(zone, &[expression.trim().to_owned()])
     }
 
-    fn of(zone: &str, expressions: &[String]) -> Result<&'static Self, Error> {
-        static ALL: LazyLock<Mutex<HashMap<String, &Calendar>>> = LazyLock::new(Mutex::default);
-        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    fn of(zone: &str, expressions: &[String]) -> Result<Self, Error> {
         let name = format!("{} {zone}", expressions.join(" or "));
-        if let Some(calendar) = all.get(&name) {
-            return Ok(calendar);
-        }
         if let Err(error) = TimeZone::get(zone) {
             return Err(Error::invalid(format!(
                 "the time zone {zone:?} is unknown: write a name of the IANA database, such as `Europe/Berlin` or `UTC` ({error})"
@@ -151,8 +143,6 @@ impl Calendar {
         if let Some(second) = calendar.after(first) {
             calendar.period = second.duration_since(first).unsigned_abs();
         }
-        let calendar = Box::leak(Box::new(calendar));
-        all.insert(name, calendar);
         Ok(calendar)
     }
 
@@ -290,7 +280,7 @@ mod tests {
         daily 06:00 America/Sao_Paulo | 2019-11-02T10:00Z | 2019-11-03 06:00-0300
         daily 06:00 Pacific/Apia | 2011-12-29T17:00Z | 2011-12-31 06:00+1400, 2012-01-01 06:00+1400";
 
-    fn schedule(text: &str) -> Result<&'static Calendar, Error> {
+    fn schedule(text: &str) -> Result<Calendar, Error> {
         let (kind, rest) = text.split_once(' ').expect("a kind");
         let (rest, zone) = rest.rsplit_once(' ').expect("a zone");
         let day_and_time = || rest.split_once(' ').expect("a day and a time");
@@ -323,7 +313,7 @@ mod tests {
             };
             let schedule = schedule(text).expect("a schedule");
             let count = expected.split(", ").count();
-            assert_eq!(after(schedule, from, count).join(", "), expected, "{line}");
+            assert_eq!(after(&schedule, from, count).join(", "), expected, "{line}");
         }
     }
 
@@ -380,12 +370,10 @@ mod tests {
     }
 
     #[test]
-    fn equal_calendars_are_one() {
+    fn calendar_says_what_it_is() {
         Calendar::daily("06:00", "CEST UTC").expect_err("is no zone");
-        let daily = || Calendar::daily("06:00", "UTC").expect("a schedule");
-        let other = Calendar::daily("06:01", "UTC").expect("a schedule");
-        assert!(std::ptr::eq(daily(), daily()) && !std::ptr::eq(daily(), other));
-        assert_eq!(daily().period(), DAY);
-        assert_eq!(format!("{:?}", daily()), "Calendar(0 6 * * * UTC)");
+        let daily = Calendar::daily("06:00", "UTC").expect("a schedule");
+        assert_eq!(daily.period(), DAY);
+        assert_eq!(format!("{daily:?}"), "Calendar(0 6 * * * UTC)");
     }
 }

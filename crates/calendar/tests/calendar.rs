@@ -18,7 +18,7 @@ use perennial_testkit::{
 const HOUR: Duration = Duration::from_hours(1);
 
 fn daily(time: &str) -> Refresh {
-    Refresh::on(Calendar::daily(time, "UTC").expect("a schedule"))
+    Refresh::on_schedule(Calendar::daily(time, "UTC").expect("a schedule"))
 }
 
 /// A router whose every answer takes this time.
