@@ -81,7 +81,10 @@ async fn each_stored_page_is_listed_with_its_origin(db: Db) {
     })
     .await;
     let entry = entry().await.expect("is stored");
-    assert_eq!((entry.state, entry.status), (EntryState::Fresh, Some(200)));
+    assert_eq!(
+        (entry.state, entry.status),
+        (EntryState::Fresh, Some(StatusCode::OK))
+    );
     assert_eq!((&*entry.layer, entry.interval), ("books", DAY));
     // The body of six bytes, two headers, and the metadata.
     assert!((100..500).contains(&entry.bytes), "{}", entry.bytes);
@@ -153,8 +156,8 @@ async fn state_of_an_entry_follows_its_age_and_its_failures() {
         .cooldown(HANG / 2);
     let private = async || ([("cache-control", "private")], "mine");
     let app = Router::new()
-        .route("/a", get(page).layer(site.layer(policy)))
-        .route("/mine", get(private).layer(site.layer(policy)));
+        .route("/a", get(page).layer(site.layer(&policy)))
+        .route("/mine", get(private).layer(site.layer(&policy)));
     let visit = async |path: &str| perennial_testkit::get(&app, path).await.status;
     let state = async |key: &str| {
         let entry = site.entry(key).await.expect("answers").expect("is known");
@@ -221,7 +224,7 @@ async fn row_that_cannot_be_read_stops_no_list_and_no_purge(db: Db) {
     let policy = Refresh::every(DAY);
     for key in ["a/1", "a/2", "a/3", "a/4", "b/1"] {
         let content = async || Ok::<_, Infallible>("x");
-        let stored = site.content(key, policy, content).await;
+        let stored = site.content(key, &policy, content).await;
         stored.expect("is stored");
     }
     until("they are stored", async || {

@@ -33,7 +33,7 @@ async fn lease_that_is_dropped_before_a_shutdown_is_released_by_its_end(db: Db) 
                     let runtime = runtime.enable_all().build().expect("a runtime");
                     runtime.block_on(async {
                         let site = Perennial::open(&url).await.expect("opens");
-                        let locks = site.locks().lease(Duration::from_secs(600));
+                        let locks = site.locks().lease_duration(Duration::from_secs(600));
                         let lease = locks.try_lock(name.as_str()).await.expect("answers");
                         drop(lease.expect("is free"));
                         // A try that is cancelled on its way.
@@ -63,7 +63,7 @@ async fn lease_whose_runtime_has_ended_or_stands_still_is_lost_when_it_ends() {
     let folder = Folder::new();
     let site = folder.site().await;
     for ends in [true, false] {
-        let locks = site.locks().lease(BRIEF);
+        let locks = site.locks().lease_duration(BRIEF);
         let (lease, runtime) = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread();
             let runtime = { runtime }.enable_all().build().expect("a runtime");
@@ -96,8 +96,15 @@ fn lock_dropped_without_a_runtime_is_free_after_the_lease() {
     let folder = Folder::new();
     let runtime = || tokio::runtime::Runtime::new().expect("a runtime");
     let dying = runtime();
-    let lease =
-        dying.block_on(async { folder.site().await.locks().lease(BRIEF).try_lock("a").await });
+    let lease = dying.block_on(async {
+        folder
+            .site()
+            .await
+            .locks()
+            .lease_duration(BRIEF)
+            .try_lock("a")
+            .await
+    });
     drop(dying);
     drop(lease);
     runtime().block_on(async {
@@ -112,7 +119,10 @@ fn lock_dropped_without_a_runtime_is_free_after_the_lease() {
 async fn cancelled_call_leaves_no_lock_stuck_and_releases_no_lock_of_another_holder(db: Db) {
     let lease = Duration::from_secs(600);
     let [ours, others] = [db.site().await, db.site().await];
-    let (ours, others) = (ours.locks().lease(lease), others.locks().lease(lease));
+    let (ours, others) = (
+        ours.locks().lease_duration(lease),
+        others.locks().lease_duration(lease),
+    );
     let free = async || {
         let mut fence = 0;
         until("it is free", async || {

@@ -62,6 +62,7 @@ perennial_driver_tests::each_part! { contract }
 
 mod argument_limits;
 mod entry_list;
+mod expected_tables;
 #[cfg(feature = "mysql")]
 mod frozen_clock;
 mod lock_leases;

@@ -129,7 +129,7 @@ async fn waiter_that_gives_up_learns_the_holder_and_its_action() {
 async fn lock_with_a_minimum_hold_is_not_free_before() {
     let least = Duration::from_secs(4);
     let locks = Shared::new().locks();
-    let job = locks.clone().lease(LEASE).hold_at_least(least);
+    let job = locks.clone().lease_duration(LEASE).hold_at_least(least);
     for dropped in [false, true] {
         let start = Instant::now();
         let lease = job.lock("job").wait(HANG).await.expect("is free");
@@ -148,7 +148,10 @@ async fn lock_with_a_minimum_hold_is_not_free_before() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_not_extended_is_lost_when_it_ends() {
-    let locks = Shared::new().locks().lease(LEASE).manual_extension();
+    let locks = Shared::new()
+        .locks()
+        .lease_duration(LEASE)
+        .manual_extension();
     let lease = taken(&locks, "a").await;
     let start = Instant::now();
     let before = LEASE / 4;
@@ -170,7 +173,7 @@ async fn a_lease_that_is_not_extended_is_lost_when_it_ends() {
 
 #[tokio::test(start_paused = true)]
 async fn a_broken_lock_is_free_and_its_holder_finds_out() {
-    let locks = Shared::new().locks().lease(LEASE);
+    let locks = Shared::new().locks().lease_duration(LEASE);
     assert!(!locks.break_lock("a", None).await.expect("answers"));
     let lease = taken(&locks, "a").await;
     assert!(locks.break_lock("a", None).await.expect("answers"));

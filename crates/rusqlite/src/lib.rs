@@ -30,7 +30,7 @@
 //! transaction.execute("UPDATE product SET price = 12 WHERE id = 7", [])?;
 //! transaction.execute(invalidation.sql(), rusqlite::params_from_iter(invalidation.values()))?;
 //! transaction.commit()?;
-//! invalidation.committed().await;
+//! invalidation.committed().await?;
 //! # Ok(()) }
 //! ```
 

@@ -64,8 +64,8 @@ impl Shop {
                 .expect("is there");
             price.to_string()
         };
-        let policy = Refresh::every(30 * DAY).soft_timeout(Duration::from_secs(60));
-        let layer = site.layer(policy).tag("product-7");
+        let policy = Refresh::every(30 * DAY).leader_wait(Duration::from_secs(60));
+        let layer = site.layer(&policy).tag("product-7");
         let app = Router::new().route("/price", get(price).layer(layer));
         (site, app)
     }
@@ -115,7 +115,7 @@ async fn page_follows_a_transaction_of_the_application_if_it_commits() {
         } else {
             transaction.rollback().expect("is rolled back");
         }
-        invalidation.committed().await;
+        invalidation.committed().await.expect("is applied");
         // The visitor after the author waits for the new version, at most.
         while visit(&app).await != price {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -126,10 +126,14 @@ async fn page_follows_a_transaction_of_the_application_if_it_commits() {
     let nothing = shop.connection().execute(none.sql(), []);
     assert_eq!(nothing.expect("is valid"), 0);
     let many = (0..10_001).map(|number| number.to_string());
-    let error = site.invalidation_sql(many).expect_err("are too many");
+    let error = site
+        .invalidation_sql(many.collect::<Vec<_>>())
+        .expect_err("are too many");
     assert_eq!(error.kind(), ErrorKind::Invalid);
     let most = (0..10_000).map(|number| number.to_string());
-    let most = site.invalidation_sql(most).expect("fit");
+    let most = site
+        .invalidation_sql(most.collect::<Vec<_>>())
+        .expect("fit");
     let written = shop
         .connection()
         .execute(most.sql(), params_from_iter(most.values()));

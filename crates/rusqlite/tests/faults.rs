@@ -79,7 +79,7 @@ impl Shop {
     fn pages(&self, site: &Perennial, policy: Refresh) -> Router {
         let begun = Arc::clone(&self.begun);
         let page = async move || (begun.fetch_add(1, SeqCst) + 1).to_string();
-        Router::new().route("/{page}", get(page).layer(site.layer(policy)))
+        Router::new().route("/{page}", get(page).layer(site.layer(&policy)))
     }
 
     fn begun(&self) -> usize {
@@ -235,7 +235,7 @@ async fn late_try_leaves_no_lock_behind() {
     let pool = Pool::open(shop.path()).expect("opens");
     let builder = Perennial::builder().statement_timeout(SECOND);
     let site = builder.with_pool(pool).await.expect("makes its tables");
-    let locks = site.locks().lease(LONG);
+    let locks = site.locks().lease_duration(LONG);
     let writer = shop.connection();
     writer.execute_batch("BEGIN IMMEDIATE").expect("locks");
     let asked = Instant::now();
@@ -288,7 +288,7 @@ async fn holder() {
     };
     let pool = Pool::open(&path).expect("opens");
     let site = Perennial::with_pool(pool).await.expect("opens");
-    let locks = site.locks().lease(SECOND);
+    let locks = site.locks().lease_duration(SECOND);
     let lease = locks.try_lock("import").await.expect("answers");
     let lease = lease.expect("is free");
     let writer = Connection::open(&path).expect("opens");

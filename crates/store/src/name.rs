@@ -2,7 +2,13 @@
 //! characters fits a column of 255 bytes, by its beginning and a digest where it does not fit as it is
 //! ([`bounded`]).
 
-use std::{borrow::Cow, convert::Infallible, fmt, str::FromStr};
+use std::{
+    borrow::Cow,
+    collections::{BTreeSet, HashSet},
+    convert::Infallible,
+    fmt,
+    str::FromStr,
+};
 
 use sha2::{Digest, Sha256};
 
@@ -131,6 +137,63 @@ impl<T: AsRef<str>> From<&[T]> for LockName {
     }
 }
 
+/// One name or several: tags, parameters of a query, columns.
+///
+/// A text is one name; an array, a slice, a `Vec`, a `BTreeSet` and a `HashSet` of texts are several. Collect an
+/// iterator first.
+///
+/// This trait cannot be implemented outside of this crate.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a name or a list of names",
+    label = "expected a text such as \"books\", or a list such as [\"books\", \"authors\"]",
+    note = "collect an iterator into a list: `.collect::<Vec<_>>()`"
+)]
+pub trait IntoNames: sealed::IntoNames {
+    #[doc(hidden)]
+    fn into_names(self) -> Vec<String>;
+}
+
+mod sealed {
+    pub trait IntoNames {}
+}
+
+macro_rules! into_names {
+    ($([$($generics:tt)*] $type:ty: |$names:ident| $into:expr;)*) => {$(
+        impl<$($generics)*> sealed::IntoNames for $type {}
+        impl<$($generics)*> IntoNames for $type {
+            fn into_names(self) -> Vec<String> {
+                let $names = self;
+                $into
+            }
+        }
+    )*};
+}
+
+fn owned<T: Into<String>>(names: impl IntoIterator<Item = T>) -> Vec<String> {
+    names.into_iter().map(Into::into).collect()
+}
+
+fn copied<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> Vec<String> {
+    let names = names.into_iter();
+    names.map(|name| name.as_ref().to_owned()).collect()
+}
+
+into_names! {
+    [] &str: |name| vec![name.to_owned()];
+    [] String: |name| vec![name];
+    [] &String: |name| vec![name.clone()];
+    [] Cow<'_, str>: |name| vec![name.into_owned()];
+    [T: Into<String>, const N: usize] [T; N]: |names| owned(names);
+    [T: Into<String>] Vec<T>: |names| owned(names);
+    [T: Into<String>] BTreeSet<T>: |names| owned(names);
+    [T: Into<String>, S] HashSet<T, S>: |names| owned(names);
+    [T: AsRef<str>, const N: usize] &[T; N]: |names| copied(names);
+    [T: AsRef<str>] &[T]: |names| copied(names);
+    [T: AsRef<str>] &Vec<T>: |names| copied(names);
+    [T: AsRef<str>] &BTreeSet<T>: |names| copied(names);
+    [T: AsRef<str>, S] &HashSet<T, S>: |names| copied(names);
+}
+
 /// Returns true for control characters, and those that change the direction of text or hide in it.
 pub fn acts(c: char) -> bool {
     c.is_control()
@@ -191,6 +254,35 @@ mod tests {
         ) {
             prop_assert_eq!(LockName::from(&*a) == LockName::from(&*b), a == b);
         }
+    }
+
+    #[test]
+    fn text_is_one_name_and_a_list_is_several() {
+        let list = ["b".to_owned(), "a".to_owned()];
+        for one in [
+            "a".into_names(),
+            "a".to_owned().into_names(),
+            (&list[1]).into_names(),
+            Cow::Borrowed("a").into_names(),
+        ] {
+            assert_eq!(one, ["a"]);
+        }
+        for several in [
+            ["b", "a"].into_names(),
+            list.clone().into_names(),
+            (&list).into_names(),
+            list.as_slice().into_names(),
+            vec!["b", "a"].into_names(),
+            (&vec!["b", "a"]).into_names(),
+        ] {
+            assert_eq!(several, ["b", "a"]);
+        }
+        let sorted = BTreeSet::from(list.clone());
+        assert_eq!((&sorted).into_names(), ["a", "b"]);
+        assert_eq!(sorted.into_names(), ["a", "b"]);
+        let hashed = HashSet::<_>::from_iter(list);
+        assert_eq!((&hashed).into_names().len(), 2);
+        assert_eq!(hashed.into_names().len(), 2);
     }
 
     #[test]

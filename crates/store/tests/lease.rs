@@ -24,7 +24,7 @@ impl Repeats {
     fn locks(self: &Arc<Self>) -> Locks {
         let store = Box::new(Arc::clone(self));
         let store = Store::new(store, SECOND, SECOND, None, |_| {});
-        Locks::with_store(store).lease(600 * SECOND)
+        Locks::with_store(store).lease_duration(600 * SECOND)
     }
 
     /// Carries out the first sending.

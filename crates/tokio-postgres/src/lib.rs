@@ -28,7 +28,7 @@
 //! transaction.execute("UPDATE product SET price = 12 WHERE id = 7", &[]).await?;
 //! let invalidation = site.invalidate_in(in_transaction(&transaction), ["product-7"]).await?;
 //! transaction.commit().await?;
-//! invalidation.committed().await;
+//! invalidation.committed().await?;
 //! # Ok(()) }
 //! ```
 //!

@@ -69,8 +69,8 @@ impl Shop {
             let price = client.query_one(price, &[]).await.expect("is there");
             price.get::<_, i64>(0).to_string()
         };
-        let policy = Refresh::every(30 * DAY).soft_timeout(HANG);
-        let layer = site.layer(policy).tag("product-7");
+        let policy = Refresh::every(30 * DAY).leader_wait(HANG);
+        let layer = site.layer(&policy).tag("product-7");
         let app = Router::new().route("/price", get(price).layer(layer));
         (site, pool, app)
     }
@@ -129,14 +129,18 @@ async fn page_follows_a_transaction_of_the_application_if_it_commits() {
             let inside = in_transaction(&transaction);
             let invalidation = site.invalidate_in(inside, ["product-7"]).await;
             end(transaction).await;
-            invalidation.expect("is written").committed().await;
+            invalidation
+                .expect("is written")
+                .committed()
+                .await
+                .expect("is applied");
         } else {
             let invalidation = site.invalidation_sql(["product-7"]).expect("a tag");
             let values = parameters(invalidation.values());
             let written = transaction.execute(invalidation.sql(), &values).await;
             assert_eq!(written.expect("is written"), 1);
             end(transaction).await;
-            invalidation.committed().await;
+            invalidation.committed().await.expect("is applied");
         }
         while visit(&app).await != price {
             tokio::time::sleep(Duration::from_millis(10)).await;

@@ -101,7 +101,7 @@ impl Locks {
     ///
     /// Panics outside of 10 ms – 1 year.
     #[must_use = "returns the locks with this lease"]
-    pub fn lease(mut self, length: Duration) -> Self {
+    pub fn lease_duration(mut self, length: Duration) -> Self {
         assert!(is_lease(length), "a lease lasts from 10 ms to a year");
         self.settings.lease = length;
         self

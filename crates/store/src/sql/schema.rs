@@ -48,6 +48,32 @@ pub(super) async fn prepare(
     make(connections, dialect, prefix, steps, Apply::Pending).await
 }
 
+/// Checks that the tables are there, and of this release. Changes nothing.
+pub(super) async fn check(
+    connections: &Connections,
+    dialect: Dialect,
+    prefix: &str,
+    steps: &'static [&'static [PerDialect]],
+) -> Result<(), Error> {
+    let remedy = "make them by `Builder::create_tables`, by the statements of `Builder::ddl`, or by `perennial ddl`";
+    let version = Statement::new(dialect, prefix, tables::VERSION);
+    let done = connections.run_new(&version, &[]).await;
+    let done = done.map_err(|error| {
+        Error::database(
+            format!("Perennial's tables cannot be read, and `Builder::expect_tables` makes none: {remedy}"),
+            error,
+        )
+    })?;
+    let found = done.rows.first().map_or(Ok(0), |row| row.number(0));
+    if pending(steps, found.map_err(failed)?)?.is_empty() {
+        return Ok(());
+    }
+    let message = format!(
+        "Perennial's tables are of an older release, and `Builder::expect_tables` does not upgrade them: {remedy}"
+    );
+    Err(Error::with_message(ErrorKind::Schema, message))
+}
+
 /// Makes the tables that are missing, whatever version stands beside them.
 pub(super) async fn remake(
     connections: &Connections,

@@ -15,6 +15,8 @@ pub struct Tables(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     prefix: String,
+    /// Others make the tables.
+    are_expected: bool,
     /// Known once the tables have been found or made.
     found: OnceLock<Found>,
 }
@@ -40,8 +42,23 @@ impl Tables {
         check_prefix(prefix)?;
         Ok(Self(Arc::new(Inner {
             prefix: prefix.to_owned(),
+            are_expected: false,
             found: OnceLock::new(),
         })))
+    }
+
+    /// Returns tables of the same names that are never made here.
+    #[must_use]
+    pub fn expected(self) -> Self {
+        Self(Arc::new(Inner {
+            prefix: self.0.prefix.clone(),
+            are_expected: true,
+            found: OnceLock::new(),
+        }))
+    }
+
+    pub(super) fn are_expected(&self) -> bool {
+        self.0.are_expected
     }
 
     /// The prefix of the tables' names.

@@ -138,7 +138,11 @@ impl SqlStore {
         if dialect == Dialect::Sqlite {
             self.check_encoding().await?;
         }
-        schema::prepare(connections, dialect, prefix, tables::STEPS).await?;
+        if self.tables.are_expected() {
+            schema::check(connections, dialect, prefix, tables::STEPS).await?;
+        } else {
+            schema::prepare(connections, dialect, prefix, tables::STEPS).await?;
+        }
         self.file.get_or_init(|| connections.file());
         if dialect == Dialect::Sqlite && connections.is_shared() {
             self.advise().await;
@@ -217,6 +221,9 @@ impl SqlStore {
         let _one = self.failed.lock().await;
         let dialect = self.connections.dialect().await?;
         let prefix = self.tables.prefix();
+        if self.tables.are_expected() {
+            return schema::check(&self.connections, dialect, prefix, tables::STEPS).await;
+        }
         schema::remake(&self.connections, dialect, prefix, tables::STEPS).await
     }
 

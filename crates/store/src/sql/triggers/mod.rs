@@ -24,6 +24,7 @@ use self::template::Template;
 use crate::{
     driver::Engine,
     error::Error,
+    name::IntoNames,
     name::{PLAIN, hex},
     sql::schema::check_prefix,
 };
@@ -134,16 +135,16 @@ impl Trigger {
     /// changes. Default: any column; on SQLite, MySQL and MariaDB there is none, and `perennial triggers` names all
     /// columns there.
     #[must_use]
-    pub fn columns(mut self, columns: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        self.columns = columns.into_iter().map(Into::into).collect();
+    pub fn columns(mut self, columns: impl IntoNames) -> Self {
+        self.columns = columns.into_names();
         self
     }
 
     /// Sets the columns of the table's primary key, by which PostgreSQL tells which row was changed into which.
     /// Default: `id` where it has a [type](Self::column), or else all values of a row together.
     #[must_use]
-    pub fn key(mut self, columns: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        self.key = columns.into_iter().map(Into::into).collect();
+    pub fn key(mut self, columns: impl IntoNames) -> Self {
+        self.key = columns.into_names();
         self
     }
 
