@@ -1,0 +1,175 @@
+//! Does a page depend on something that its key does not have? In development, and where an operator asks, the
+//! handler runs for a visitor's own request as well, and the two pages are compared.
+//!
+//! A page that differs by `Accept-Language`, by a cookie of the theme or by a header of a proxy is served to everybody
+//! in the form that the generator has made, and nobody sees why. The generator's request has none of these headers, so
+//! the layer cannot know. To run the handler with them, and again without one of them at a time, tells.
+//!
+//! Nothing here is stored or served, and nothing is compared in production unless an operator asks by
+//! `perennial explain --compare`.
+
+use std::{collections::HashSet, sync::Arc};
+
+use bytes::Bytes;
+use http::{HeaderName, Request, StatusCode, request::Parts};
+use http_body::Body;
+use perennial_store::{error::BoxError, locked};
+use tower_service::Service;
+
+use super::{generate::generate, request, service::Shared};
+use crate::{
+    cache::{Answer, listing::explain::Comparison},
+    generation::Generation,
+    layer::{Holes, body::read, future::oneshot as call},
+};
+
+/// The most keys that a process remembers to have compared.
+const MOST_KEYS: usize = 10_000;
+
+/// The most headers of a request that are left out one by one.
+const MOST_HEADERS: usize = 40;
+
+/// The keys whose pages this process has compared.
+pub(super) type Compared = std::sync::Mutex<HashSet<String>>;
+
+/// A page as a visitor sees it, without what fills its holes.
+#[derive(PartialEq)]
+struct Page {
+    status: StatusCode,
+    body: Bytes,
+}
+
+/// Compares the page of this key in a task of its own, once in this process, and logs what it differs by. `visitor` is
+/// a request that has been answered by a new version.
+pub(super) fn compare_once<S, ReqBody, ResBody>(
+    shared: &Arc<Shared<S>>,
+    key: &str,
+    visitor: impl FnOnce() -> Parts,
+) where
+    S: Service<Request<ReqBody>, Response = http::Response<ResBody>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Into<BoxError> + Send + 'static,
+    ReqBody: Default + Send + 'static,
+    ResBody: Body<Data = Bytes> + Send + 'static,
+    ResBody::Error: Into<BoxError>,
+{
+    let is_new = {
+        let mut compared = locked(&shared.layer.compared);
+        compared.len() < MOST_KEYS && compared.insert(key.to_owned())
+    };
+    if !is_new {
+        return;
+    }
+    let (shared, visitor) = (Arc::clone(shared), visitor());
+    tokio::spawn(async move {
+        let path = visitor.uri.path().to_owned();
+        match compare(&shared, &visitor).await {
+            Comparison::DiffersByHeader(name) => shared.layer.hints.differs_by_header(&path, &name),
+            Comparison::DiffersByRequest => shared.layer.hints.differs_by_request(&path),
+            Comparison::DiffersEachTime => tracing::debug!(
+                path,
+                "two generations of this page differ, so it is not compared with the page for a visitor's own request"
+            ),
+            Comparison::Same | Comparison::NotCompared => {}
+        }
+    });
+}
+
+/// Runs the handler twice for everybody. If the two pages are the same, runs it for the visitor's own request, and on a
+/// difference again without one header at a time.
+pub(super) async fn compare<S, ReqBody, ResBody>(
+    shared: &Arc<Shared<S>>,
+    visitor: &Parts,
+) -> Comparison
+where
+    S: Service<Request<ReqBody>, Response = http::Response<ResBody>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Into<BoxError> + Send + 'static,
+    ReqBody: Default + Send + 'static,
+    ResBody: Body<Data = Bytes> + Send + 'static,
+    ResBody::Error: Into<BoxError>,
+{
+    let [Some(page), Some(again)] = [
+        for_everybody(shared, visitor).await,
+        for_everybody(shared, visitor).await,
+    ] else {
+        return Comparison::NotCompared;
+    };
+    if page != again {
+        return Comparison::DiffersEachTime;
+    }
+    let Some(own) = for_visitor(shared, visitor, None).await else {
+        return Comparison::NotCompared;
+    };
+    if own == page {
+        return Comparison::Same;
+    }
+    let names: HashSet<_> = visitor.headers.keys().collect();
+    let names = names.into_iter().filter(|name| !shared.layer.key.has(name));
+    for name in names.take(MOST_HEADERS) {
+        if for_visitor(shared, visitor, Some(name)).await.as_ref() == Some(&page) {
+            return Comparison::DiffersByHeader(name.to_string());
+        }
+    }
+    Comparison::DiffersByRequest
+}
+
+/// Returns the page that the generator makes. `None` means that it makes none that is stored.
+async fn for_everybody<S, ReqBody, ResBody>(
+    shared: &Arc<Shared<S>>,
+    visitor: &Parts,
+) -> Option<Page>
+where
+    S: Service<Request<ReqBody>, Response = http::Response<ResBody>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Into<BoxError> + Send + 'static,
+    ReqBody: Default + Send + 'static,
+    ResBody: Body<Data = Bytes> + Send + 'static,
+    ResBody::Error: Into<BoxError>,
+{
+    let resource = request::resource(visitor, &shared.layer).ok()?;
+    let request = request::to_generate(visitor, &resource, &shared.layer).ok()?;
+    let request = request.map(|()| ReqBody::default());
+    let generator = Box::pin(generate(Arc::clone(shared), request));
+    match shared.layer.cache.unstored(&resource.key, generator).await {
+        Answer::Version(version) => {
+            let response = version.page.response();
+            Some(Page {
+                status: response.status(),
+                body: response.body().clone(),
+            })
+        }
+        _ => None,
+    }
+}
+
+/// Returns the page that the handler makes for the visitor's request, without one of its headers.
+async fn for_visitor<S, ReqBody, ResBody>(
+    shared: &Arc<Shared<S>>,
+    visitor: &Parts,
+    without: Option<&HeaderName>,
+) -> Option<Page>
+where
+    S: Service<Request<ReqBody>, Response = http::Response<ResBody>> + Clone,
+    ReqBody: Default,
+    ResBody: Body<Data = Bytes>,
+{
+    let layer = &shared.layer;
+    let mut parts = visitor.clone();
+    if let Some(name) = without {
+        parts.headers.remove(name);
+    }
+    let holes = Holes::new(Arc::clone(layer.holes.names()));
+    if !layer.holes.is_empty() {
+        parts.extensions.insert(holes.clone());
+    }
+    parts.extensions.insert(Generation::default());
+    let request = Request::from_parts(parts, ReqBody::default());
+    let (head, body) = call(shared.inner(), request).await.ok()?.into_parts();
+    let body = read(body, layer.cache.settings().max_body).await.ok()??;
+    let (body, _) = holes.cut(&head.headers, body).ok()?;
+    Some(Page {
+        status: head.status,
+        body,
+    })
+}
