@@ -108,7 +108,7 @@ async fn run(case: Case) {
         store.take();
         let mut processes = JoinSet::new();
         for (number, site) in sites.iter().cloned().enumerate() {
-            let mut random = Random(random.below(u64::MAX));
+            let (mut random, policy) = (Random(random.below(u64::MAX)), policy.clone());
             processes.spawn(async move {
                 // The processes are not in step.
                 let offset = STEP * number as u32 / case.processes as u32;

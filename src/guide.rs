@@ -33,7 +33,7 @@ macro_rules! chapters {
 [python-module]: https://docs.rs/crate/perennial/latest/source/docs/foreign/perennial_lock.py
 [python]: https://docs.rs/crate/perennial/latest/source/docs/foreign/
 [scale]: crate::guide::scale
-[stacks]: https://docs.rs/crate/perennial/latest/source/tests/stacks
+[stacks]: crate::guide::stacks
 [soak]: https://docs.rs/crate/perennial/latest/source/docs/soak.svg
 [tested-site]: https://docs.rs/perennial-testing
 [testing-crate]: https://docs.rs/perennial-testing

@@ -18,6 +18,8 @@ pub(crate) const MAX_KEY_BYTES: usize = 4 << 10;
 pub(crate) enum Query {
     All,
     Only(Vec<String>),
+    /// The generator sees the query as it was sent.
+    Exact,
 }
 
 /// Returns the key of a resource: the path and the query. `None` means that the URI has no path of its own
@@ -53,10 +55,15 @@ pub(crate) fn of_request<'a>(
     } else {
         normal(path, Part::Path)
     };
-    let query = normal(whole.query().unwrap_or_default(), Part::Query);
+    let sent = whole.query().unwrap_or_default();
+    let query = normal(sent, Part::Query);
     let query = match counts {
         Query::Only(names) => Cow::Owned(only(&query, names)),
         Query::All => query,
+        Query::Exact => {
+            let mark = if sent.is_empty() { "" } else { "?" };
+            return Some(Cow::Owned(format!("{path}{mark}{sent}")));
+        }
     };
     let is_whole = matches!(path, Cow::Borrowed(_)) && whole.query() == Some(&query);
     Some(match &*query {

@@ -1,6 +1,10 @@
 //! Site content that regrows by itself: an HTTP response cache for axum and Tower, with
 //! stale-while-revalidate, in the site's own SQL database.
 //!
+//! A list of best-sellers takes two seconds to build. When its cache entry expires at nine in the morning, two hundred
+//! visitors come at once, and two hundred requests build it: a cache stampede. With Perennial one of them builds it, in one of
+//! all processes, and the others get the list of a moment ago.
+//!
 //! A Tower layer stores a route's generated response in SQLite, PostgreSQL, MySQL or MariaDB, and
 //! serves it from memory. When the response is stale, one request across all processes takes a
 //! non-blocking lock in that database and regenerates it; all other requests get the old response.
@@ -28,22 +32,49 @@
 //! # }
 //! ```
 //!
-//! Not for pages that are each visitor's own, or that must be up to the second. Read on with
-//! [`Refresh`], [`RefreshLayer`](layer::RefreshLayer), [`Builder`], or the `guide`.
+//! Perennial is for pages that are expensive to build and look the same to many visitors. It is not for pages that are
+//! each visitor's own, or that must be up to the second.
+//!
+//! # Where to go on
+//!
+//! 1. [`Perennial`] opens the site's database, and makes [layers](Perennial::layer).
+//! 2. [`Refresh`] says when a page is stale, and who waits for what.
+//! 3. [`RefreshLayer`](layer::RefreshLayer) says what is stored, and what a handler sees.
+//! 4. [`invalidate_tag`](Perennial::invalidate_tag) and its family make pages stale when the data change.
+//! 5. [`value`](Perennial::value) and [`content`](Perennial::content) store what is smaller than a page, such as the
+//!    result of a slow query that several pages show.
+//! 6. The `guide` has all of this in chapters, from the first page to operating fifty processes. Begin with its
+//!    `quick_start`.
+//!
+//! # Features
 //!
 //! | feature | default | adds |
 //! |---|---|---|
 //! | `sqlite` | yes | the store in an SQLite database |
 //! | `postgres` | | the store in PostgreSQL |
 //! | `mysql` | | the store in MySQL or MariaDB |
+//! | `tls-rustls` | | encrypted connections for [`Perennial::open`] |
 //! | `axum` | yes | axum 0.8: without it, each request through axum's router bypasses the cache |
+//! | `hyper` | with `axum` | the extension of hyper's server, for a site without axum |
 //! | `compression` | | pages in `br` and `gzip`, in each process's memory |
 //! | `metrics` | | metrics, by the crate `metrics` |
 //!
-//! A site needs the feature of at least one database. Further crates:
-//! [perennial-calendar](https://docs.rs/perennial-calendar),
-//! [perennial-testing](https://docs.rs/perennial-testing) for an application's tests,
-//! [perennial-jobs](https://docs.rs/perennial-jobs).
+//! A site needs the feature of at least one database.
+//!
+//! # Further crates
+//!
+//! | crate | for |
+//! |---|---|
+//! | [perennial-calendar](https://docs.rs/perennial-calendar) | intervals by the calendar: each month at six, each weekday |
+//! | [perennial-jobs](https://docs.rs/perennial-jobs) | jobs that run once, exclusive routes, queues in a table |
+//! | [perennial-idempotency](https://docs.rs/perennial-idempotency) | POSTs that may be repeated safely, such as payments |
+//! | [perennial-testing](https://docs.rs/perennial-testing) | tests of an application: a site in memory, with a clock that the test moves |
+//! | [perennial-admin](https://docs.rs/perennial-admin) | a status page for operators |
+//! | [perennial-cli](https://crates.io/crates/perennial-cli) | the command `perennial`: status, doctor, explain, triggers |
+//! | [perennial-rusqlite](https://docs.rs/perennial-rusqlite), [perennial-tokio-postgres](https://docs.rs/perennial-tokio-postgres) | the application's own pool of another driver than sqlx |
+//!
+//! What this crate re-exports of perennial-store is covered by its own semantic versioning; perennial-store itself is not
+//! for direct use.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
@@ -70,6 +101,8 @@ mod key; // the key of a URI
 
 mod extensions; // extensions of responses and requests
 
+mod generation; // the handle of code that generates
+
 mod holes; // a page with spots that differ for each visitor, as it is stored
 
 mod timing; // defaults, deadlines, pauses
@@ -78,13 +111,14 @@ mod ordered; // mutexes in one order
 
 mod clock; // the monotonic time of this process
 
-pub use event::Event;
-pub use extensions::{RefreshAfter, Tags};
+pub use extensions::{ExpireAfter, RefreshAfter, Tags};
+pub use generation::{Generates, Generation};
 pub use layer::refresh::keying::Key;
 pub use mode::Mode;
-pub use perennial_store::{Error, ErrorKind};
+#[doc(inline)]
+pub use perennial_store::{Error, ErrorKind, error::BoxError, name::IntoNames};
 pub use policy::{DAY, Refresh, Schedule};
-pub use site::{Builder, Content, InvalidationSql, PendingInvalidation, Perennial};
+pub use site::{Builder, Content, InvalidationSql, PendingInvalidation, Perennial, Visit, Warmed};
 
 pub mod entries {
     //! The list of the stored resources, from [`Perennial::entries`](crate::Perennial::entries), and the
@@ -96,7 +130,7 @@ pub mod entries {
         history::PastVersion,
         listing::{
             entries::{Entry, EntryFilter, EntryPage, EntryState},
-            explain::{ExplainedCooldown, ExplainedVersion, Explanation, VersionState},
+            explain::{Comparison, ExplainedCooldown, ExplainedVersion, Explanation, VersionState},
         },
     };
 }
@@ -106,14 +140,20 @@ pub mod locks {
     //! for any work that must not run twice concurrently.
     //! [perennial-jobs](https://docs.rs/perennial-jobs) has layers and calls for that.
 
-    pub use perennial_store::{Fence, Holder, Lease, LockInfo, LockKind, LockName, Locks};
+    #[doc(inline)]
+    pub use perennial_store::{
+        Fence, Holder, Lease, LockAttempt, LockInfo, LockKind, LockName, Locks,
+    };
 }
 
 pub mod sql {
     //! The database of a site, connections in whose transactions it writes, and triggers by which the
     //! database itself invalidates.
 
-    pub use perennial_store::{ColumnType, Connection, Database, Trigger, TriggerFault};
+    #[doc(inline)]
+    pub use perennial_store::{
+        ColumnType, Connection, Database, IntoDatabase, Trigger, TriggerFault,
+    };
 }
 
 #[doc(inline)]

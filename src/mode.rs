@@ -17,12 +17,13 @@ words! {
         /// stored, and stored content is not served. Locks, invalidations and idempotent requests
         /// work as usual.
         Off => "off",
-        /// Content is stored and served, with two differences for the person who changes the
-        /// program:
+        /// Content is stored and served, with differences for the person who changes the program:
         ///
         /// - All content is stale once the executable has changed, by its time of modification.
         /// - The visitor whose request regenerates waits for the new version, and gets the failure
         ///   of a generator even if there is an old version. There is no cooldown.
+        /// - The first version of each page is compared with the page for its visitor's own request, which runs the
+        ///   handler a few times more: a page that differs by a header which is not in its key is a warning.
         Development => "development",
     }
 }

@@ -22,10 +22,10 @@ pub(crate) const INVALIDATE_PAUSES: Pauses =
     Pauses::growing(Duration::from_millis(100), Duration::from_secs(5));
 
 /// The default time that the visitor whose request started a regeneration waits for the new page.
-pub(crate) const SOFT_TIMEOUT: Duration = Duration::from_secs(1);
+pub(crate) const LEADER_WAIT: Duration = Duration::from_secs(1);
 
 /// The default time that a visitor waits for a first version.
-pub(crate) const FIRST_WAIT: Duration = Duration::from_secs(30);
+pub(crate) const FOLLOWER_WAIT: Duration = Duration::from_secs(30);
 
 /// The default time after which a regeneration is cancelled.
 pub(crate) const GENERATION_TIMEOUT: Duration = Duration::from_secs(60);

@@ -63,6 +63,7 @@ async fn environment_with_capacity(
         revision: None,
         explain_token: None,
         follows_triggers: false,
+        reads_own_writes: false,
         mode: Mode::On,
     };
     Environment::new(store, Observer::default(), settings)
@@ -113,10 +114,9 @@ impl TestProcess {
                 readable: None,
             })
         };
-        let visit = self
-            .regenerations
-            .visit(key, &HOUR, VisitOptions::default(), generate);
-        visit.await
+        self.regenerations
+            .visit(key, &HOUR, VisitOptions::default(), generate)
+            .await
     }
 }
 
@@ -127,7 +127,8 @@ async fn regenerations_run_and_end_in_memory_and_in_the_store() {
     let Visited { answer, leads } = process.visit("a").await;
     assert!(leads && matches!(answer, Answer::Version(_)));
     let entry = process.memory.get("a").expect("is in memory");
-    let context = process.environment.context("a", &HOUR);
+    let policy = HOUR;
+    let context = process.environment.context("a", &policy);
     let found = entry.lookup(&Visitor::arriving_at(context.now), &context, || false);
     assert!(matches!(found, Lookup::Hit(Answer::Version(_))));
     // Another process reads it.

@@ -275,6 +275,7 @@ impl<B> Version<B> {
         let terms = self.page.meta.terms(context.policy);
         let age = self.age(context.now);
         let by_age = match Freshness::by_age(age, &terms) {
+            _ if self.has_ended(age) => Freshness::Expired,
             // The store may answer again by then.
             Freshness::Fresh
                 if self.origin == Origin::Unsaved && age >= context.policy.cooldown_time() =>
@@ -289,6 +290,12 @@ impl<B> Version<B> {
             verdict => verdict.into(),
         };
         by_age.max(invalidated)
+    }
+
+    /// Returns true at the age from which the version is not served, whatever fails.
+    fn has_ended(&self, age: Duration) -> bool {
+        let end = self.page.meta.stored.expire_after;
+        end.is_some_and(|end| age >= end)
     }
 
     /// Returns true if the version is stale for its [verification](crate::Refresh::verify) alone.

@@ -41,6 +41,8 @@ pub(crate) struct Settings {
     pub(crate) explain_token: Option<[u8; 32]>,
     /// The site knows of triggers in its database: a request that changes something may have made them write.
     pub(crate) follows_triggers: bool,
+    /// The author of a change sees it in each process.
+    pub(crate) reads_own_writes: bool,
     pub(crate) mode: Mode,
 }
 

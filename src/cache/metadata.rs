@@ -57,6 +57,9 @@ pub(crate) struct Metadata {
     /// The interval that the generator has set for this version.
     #[serde(with = "optional_micros", skip_serializing_if = "Option::is_none")]
     pub(crate) refresh_after: Option<Duration>,
+    /// The age at which the version ends: it is neither served nor kept.
+    #[serde(with = "optional_micros", skip_serializing_if = "Option::is_none")]
+    pub(crate) expire_after: Option<Duration>,
     /// A part of the version was stale, provisional itself, or missing.
     #[serde(rename = "provisional")]
     pub(crate) is_provisional: bool,
@@ -277,7 +280,7 @@ impl Meta {
     #[inline(always)]
     pub(crate) fn terms_without_verification(&self, policy: &Refresh) -> Terms {
         let mut terms = match &self.declared {
-            Some(declared) if policy.from_headers => **declared,
+            Some(declared) if policy.by_headers => **declared,
             _ => {
                 let interval = self.scheduled;
                 let interval = interval.unwrap_or_else(|| policy.interval_at(self.unit));
@@ -297,6 +300,15 @@ impl Meta {
         }
         if self.stored.is_provisional {
             terms.interval = terms.interval.min(PROVISIONAL_INTERVAL);
+        }
+        if let Some(end) = self.stored.expire_after {
+            terms.interval = terms.interval.min(end);
+            let left = end - terms.interval;
+            let limited = terms
+                .stale_while_revalidate
+                .map_or(left, |limit| limit.min(left));
+            terms.stale_while_revalidate = Some(limited);
+            terms.stale_if_error = terms.stale_if_error.min(left);
         }
         terms
     }
@@ -345,7 +357,7 @@ mod tests {
         ) {
             let refresh_after = after.map(duration);
             let metadata = Metadata {
-                epoch: Epoch(epoch), sightings: Sighting::default(), revision: revision.into(), tags: tags.into(), parts: parts.into(), depends_on_everything, parts_fresh_for: refresh_after, refresh_after, is_provisional,
+                epoch: Epoch(epoch), sightings: Sighting::default(), revision: revision.into(), tags: tags.into(), parts: parts.into(), depends_on_everything, parts_fresh_for: refresh_after, refresh_after, expire_after: refresh_after, is_provisional,
                 modified: Some(LastModified { seconds, is_ambiguous }),
                 holes: is_ambiguous.then(|| Arc::new(HolePlaces { names: vec!["name".into()], places: vec![Place { at: 7, name: 0, escape: Escape::Text }] })),
                 is_damaged: false,

@@ -43,10 +43,7 @@ pub(crate) mod parts;
 mod peer_leases;
 mod regeneration;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering::Relaxed},
-};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Response;
@@ -100,8 +97,6 @@ pub(crate) struct Cache {
     missed: Arc<MissedInvalidations>,
     #[cfg(feature = "compression")]
     pub(crate) compressor: Arc<Compressor>,
-    /// True once a layer has asked for [`read_own_writes`](Self::read_own_writes).
-    own_writes: AtomicBool,
     /// A random number that tells this process from others of the site.
     process_id: u64,
     /// The name of the layer in events about content of
@@ -155,7 +150,6 @@ impl Cache {
             missed,
             #[cfg(feature = "compression")]
             compressor,
-            own_writes: AtomicBool::new(false),
             process_id: uuid::Uuid::new_v4().as_u64_pair().0,
             content_layer: "content".into(),
             listening: std::sync::OnceLock::new(),
@@ -232,14 +226,10 @@ impl Cache {
         self.settings().mode == Mode::Off
     }
 
-    /// Lets the layers tell authors the epochs of their changes, and read these from requests.
-    pub(crate) fn read_own_writes(&self) {
-        self.own_writes.store(true, Relaxed);
-    }
-
+    /// Returns true if the layers tell authors the epochs of their changes, and read these from requests.
     #[inline]
     pub(crate) fn reads_own_writes(&self) -> bool {
-        self.own_writes.load(Relaxed)
+        self.settings().reads_own_writes
     }
 
     pub(crate) fn process_id(&self) -> u64 {
@@ -403,7 +393,7 @@ impl Cache {
             is_requested: true,
             ..options
         };
-        let policy = policy.first_wait(policy.timeout);
+        let policy = policy.clone().follower_wait(policy.generator_timeout);
         self.visit(key, &policy, options, generate).await
     }
 

@@ -95,6 +95,11 @@ pub(crate) struct Inherited {
     pub(crate) depends_on_everything: bool,
     /// The time at which the first of the parts is stale.
     fresh_until: Option<Instant>,
+    /// The time at which the first of the parts ends.
+    ends_at: Option<Instant>,
+    /// What the generator itself has set.
+    pub(crate) refresh_after: Option<Duration>,
+    expire_after: Option<Duration>,
     /// The latest epoch up to which no part has missed an invalidation. `None` means that there are no parts.
     parts_epoch: Option<Epoch>,
     /// A part was stale, provisional itself, or missing.
@@ -106,6 +111,12 @@ impl Inherited {
     pub(crate) fn fresh_for(&self) -> Option<Duration> {
         self.fresh_until
             .map(|fresh_until| fresh_until - Instant::now())
+    }
+
+    /// Returns the time until the content ends, if it does: that of the generator, or that of the first of the parts.
+    pub(crate) fn expire_after(&self) -> Option<Duration> {
+        let of_parts = self.ends_at.map(|ends_at| ends_at - Instant::now());
+        self.expire_after.into_iter().chain(of_parts).min()
     }
 
     /// Returns the epoch to store with the content, given the one from before its generator began. The
@@ -128,6 +139,8 @@ impl Inherited {
         self.keys.extend(stored.parts.iter().cloned());
         self.tags.extend(stored.tags.iter().cloned());
         self.depends_on_everything |= stored.depends_on_everything;
+        let age = version.age(context.now);
+        self.limit_end(stored.expire_after.map(|end| end.saturating_sub(age)));
         // Provisional content is stale soon anyway, whenever the part is.
         if stored.is_provisional || version.freshness(context) > Freshness::Fresh {
             self.is_provisional = true;
@@ -135,6 +148,11 @@ impl Inherited {
             let interval = meta.terms(context.policy).interval;
             self.limit_freshness(interval.saturating_sub(version.age(context.now)));
         }
+    }
+
+    fn limit_end(&mut self, left: Option<Duration>) {
+        let ends_at = left.and_then(|left| Instant::now().checked_add(left));
+        self.ends_at = self.ends_at.into_iter().chain(ends_at).min();
     }
 
     fn limit_freshness(&mut self, fresh_for: Duration) {
@@ -276,12 +294,33 @@ impl RunContext {
         locked(&self.inherited).is_provisional = true;
     }
 
-    /// Inherits the tags and the interval of a response that an inner layer has passed on and not stored.
-    pub(crate) fn inherit_passed(&self, tags: &[String], interval: Duration) {
+    /// Inherits the tags, the interval and the end of a response that an inner layer has passed on and not stored.
+    pub(crate) fn inherit_passed(
+        &self,
+        tags: &[String],
+        interval: Duration,
+        end: Option<Duration>,
+    ) {
         self.change(|inherited| {
             inherited.tags.extend(tags.iter().cloned());
             inherited.limit_freshness(interval);
+            inherited.limit_end(end);
         });
+    }
+
+    /// Adds tags to what this run generates.
+    pub(crate) fn add_tags(&self, tags: Vec<String>) {
+        self.change(|inherited| inherited.tags.extend(tags));
+    }
+
+    /// Sets the age at which what this run generates is stale.
+    pub(crate) fn refresh_after(&self, age: Duration) {
+        locked(&self.inherited).refresh_after = Some(age);
+    }
+
+    /// Sets the age at which what this run generates ends.
+    pub(crate) fn expire_after(&self, age: Duration) {
+        locked(&self.inherited).expire_after = Some(age);
     }
 
     fn change(&self, change: impl FnOnce(&mut Inherited)) {
@@ -337,11 +376,4 @@ pub(crate) fn generator() -> Option<Arc<RunContext>> {
 /// would mean to wait for itself.
 pub(crate) fn waits_for_itself(site: SiteId, key: &str) -> bool {
     current().is_some_and(|run| run.is_within(site, key))
-}
-
-/// Adds tags to the content that this task generates, if it generates any.
-pub(crate) fn attach(tags: Vec<String>) {
-    if let Some(run) = generator() {
-        run.change(|inherited| inherited.tags.extend(tags));
-    }
 }

@@ -35,7 +35,7 @@ pub struct Stats {
     /// The keys that had to leave memory for others.
     pub memory_evictions: u64,
     /// The pages that were found [changed although nobody had invalidated
-    /// them](crate::Event::MissedInvalidation).
+    /// them](crate::event::Event::MissedInvalidation).
     pub missed_invalidations: u64,
     /// False from the first failure of a kind of call to the database until one of that kind
     /// succeeds, or of any kind a minute after the last failure.

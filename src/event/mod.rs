@@ -28,7 +28,7 @@ pub use words::{Bypass, Outcome, Reason, Served};
 ///
 /// ```
 /// # async fn f(site: perennial::Perennial) {
-/// use perennial::Event;
+/// use perennial::event::Event;
 ///
 /// let mut events = site.subscribe();
 /// while let Some(event) = events.next().await {

@@ -84,6 +84,8 @@ words! {
         EventStream => "event-stream",
         /// The response has a status that is not stored.
         Status => "status",
+        /// A function of [`store_if`](crate::layer::RefreshLayer::store_if) returned false.
+        StoreIf => "store-if",
         /// The response is larger than [`Builder::max_body`](crate::Builder::max_body) or
         /// [`Builder::max_headers`](crate::Builder::max_headers).
         TooLarge => "too-large",
@@ -109,7 +111,11 @@ impl Bypass {
     /// Returns true if the response may be one visitor's own. It then gets `Cache-Control: private`.
     pub(crate) fn is_of_a_visitor(self) -> bool {
         match self {
-            Self::BypassIf | Self::UndeclaredExtension | Self::NoKey | Self::Private => true,
+            Self::BypassIf
+            | Self::UndeclaredExtension
+            | Self::NoKey
+            | Self::Private
+            | Self::StoreIf => true,
             Self::Method
             | Self::OuterLayer
             | Self::Off
@@ -135,6 +141,7 @@ impl Bypass {
             | Self::OuterLayer
             | Self::Off
             | Self::TooManyKeys
+            | Self::StoreIf
             | Self::Status
             | Self::TooLarge
             | Self::Purged
@@ -193,7 +200,7 @@ mod tests {
     fn each_word_is_read_as_its_own_value() {
         let bypasses = read_again(Bypass::all());
         assert_eq!(read_again(Served::all()), 6 + bypasses);
-        assert_eq!(read_again(Outcome::all()), 10 + bypasses);
+        assert_eq!(read_again(Outcome::all()), 11 + bypasses);
         read_again(Reason::all());
         let wrong = "not-stored: everything".parse::<Outcome>();
         let wrong = wrong.expect_err("no outcome").to_string();

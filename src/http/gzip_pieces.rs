@@ -59,7 +59,9 @@ impl GzipPieces {
 
     /// Returns the parts of the filled body in their order, in gzip. `filling` returns what fills a place, as it
     /// stands there.
-    pub(crate) fn fill<F: AsRef<str>>(&self, mut fillings: impl Iterator<Item = F>) -> Vec<Bytes> {
+    pub(crate) fn fill<F: AsRef<str>>(&self, fillings: impl Iterator<Item = F>) -> Vec<Bytes> {
+        // Nothing follows the last piece.
+        let mut fillings = fillings.take(self.0.len() - 1);
         let mut parts = Vec::with_capacity(2 * self.0.len() + 1);
         parts.push(Bytes::from_static(&HEADER));
         let mut crc = Crc::new();

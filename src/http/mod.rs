@@ -2,6 +2,7 @@
 //! follows. Nothing here knows of pages, of the store or of a clock.
 
 pub(crate) mod cache_status;
+pub(crate) mod cdn_tags;
 pub(crate) mod coding;
 #[cfg(feature = "compression")]
 pub(crate) mod compression;

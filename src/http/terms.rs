@@ -36,20 +36,19 @@ pub(crate) fn interval_for(status: StatusCode, interval: Duration) -> Duration {
 
 /// Returns true if a shared cache may not store the response (RFC 9111 §3).
 ///
-/// With `from_headers`, a targeted header decides alone (RFC 9213 §2.2), and
+/// With `by_headers`, a targeted header decides alone (RFC 9213 §2.2), and
 /// `must-understand` overrides `no-store` (RFC 9111 §5.2.2.3), as Perennial understands each status
-/// that it stores. Without `from_headers`, `private` or `no-store` in either header forbids
+/// that it stores. Without `by_headers`, `private` or `no-store` in either header forbids
 /// storing.
-pub(crate) fn forbid_storing(headers: &HeaderMap, from_headers: bool) -> bool {
-    let understood = |field| {
-        from_headers && directives(headers, field).any(|(name, _)| name == "must-understand")
-    };
+pub(crate) fn forbid_storing(headers: &HeaderMap, by_headers: bool) -> bool {
+    let understood =
+        |field| by_headers && directives(headers, field).any(|(name, _)| name == "must-understand");
     let forbids = |field| {
         // `private="field"` counts as `private`, as §5.2.2.7 allows.
         mentions(headers, field, "private")
             || (mentions(headers, field, "no-store") && !understood(field))
     };
-    let decides_alone = from_headers && targeted(headers).is_some();
+    let decides_alone = by_headers && targeted(headers).is_some();
     (!decides_alone && forbids(&header::CACHE_CONTROL)) || forbids(&header::CDN_CACHE_CONTROL)
 }
 
@@ -326,7 +325,7 @@ mod tests {
     #[test]
     fn either_field_forbids_storing_unless_the_targeted_one_is_honoured() {
         // The columns: `Cache-Control`, `CDN-Cache-Control`, whether storing is forbidden with
-        // `from_headers`, and whether storing is forbidden without it.
+        // `by_headers`, and whether storing is forbidden without it.
         let table = [
             ("", "", false, false),
             ("private", "", true, true),
@@ -397,8 +396,7 @@ mod tests {
                 let value = HeaderValue::from_bytes(value.as_bytes());
                 headers.insert(name, value.expect("a value"));
             }
-            let forbidden =
-                [true, false].map(|from_headers| forbid_storing(&headers, from_headers));
+            let forbidden = [true, false].map(|by_headers| forbid_storing(&headers, by_headers));
             assert_eq!(
                 forbidden,
                 [honoured, otherwise],

@@ -11,5 +11,7 @@ pub(crate) mod refresh;
 pub use body::ResponseBody;
 pub use future::ResponseFuture;
 pub use holes::{Holes, IntoFilling};
-pub use invalidate::{InvalidateLayer, InvalidateService};
-pub use refresh::{RefreshLayer, RefreshService};
+pub use invalidate::{InvalidateFuture, InvalidateLayer, InvalidateService};
+pub use refresh::{RefreshLayer, RefreshService, extensions::ExtensionTypes, keying::IntoPairs};
+
+pub use crate::http::cdn_tags::CdnTags;

@@ -13,7 +13,10 @@ use super::Perennial;
 use crate::{
     cache::{Cache, Settings},
     event::Observer,
-    layer::refresh::{explain, extensions::KnownTypes, response_extensions::DroppedTypes},
+    layer::{
+        ExtensionTypes,
+        refresh::{explain, extensions::KnownTypes, response_extensions::DroppedTypes},
+    },
     mode::Mode,
     timing::{DATABASE_PATIENCE, DEFAULT_RETENTION, STATEMENT_TIMEOUT},
 };
@@ -32,6 +35,7 @@ pub struct Builder {
     statement_timeout: Option<Duration>,
     database_patience: Duration,
     connect: Connect,
+    expects_tables: bool,
     listen: bool,
     triggers: Vec<Trigger>,
 }
@@ -53,6 +57,7 @@ impl Builder {
                 revision: None,
                 explain_token: None,
                 follows_triggers: false,
+                reads_own_writes: false,
                 mode: Mode::On,
             },
             mode: None,
@@ -61,6 +66,7 @@ impl Builder {
             statement_timeout: None,
             database_patience: DATABASE_PATIENCE,
             connect: Connect::Now,
+            expects_tables: false,
             listen: false,
             triggers: Vec::new(),
         }
@@ -68,12 +74,22 @@ impl Builder {
 
     /// Sets the first part of the tables' names: up to 40 lowercase letters, digits and `_`, and no
     /// digit first. Default: `perennial_`.
+    ///
+    /// ```
+    /// # use perennial::Perennial;
+    /// let builder = Perennial::builder().table_prefix("shop_");
+    /// ```
     pub fn table_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.table_prefix = prefix.into();
         self
     }
 
     /// Sets the capacity of the memory tier in bytes, compressed copies included. Default: 64 MiB.
+    ///
+    /// ```
+    /// # use perennial::Perennial;
+    /// let builder = Perennial::builder().memory_capacity(256 << 20);
+    /// ```
     pub fn memory_capacity(mut self, bytes: u64) -> Self {
         self.settings.memory_capacity = bytes;
         self
@@ -86,6 +102,11 @@ impl Builder {
     /// first stale ones that were generated once or that say that there is nothing, then other stale ones,
     /// those first that have been stale for longest; fresh ones at last. Set the same capacity in each
     /// process. Zero is an error of `open`.
+    ///
+    /// ```
+    /// # use perennial::Perennial;
+    /// let builder = Perennial::builder().store_capacity(10 << 30);
+    /// ```
     pub fn store_capacity(mut self, bytes: u64) -> Self {
         self.settings.store_capacity = (bytes < u64::MAX).then_some(bytes);
         self
@@ -93,12 +114,22 @@ impl Builder {
 
     /// Sets the size of the largest body that is stored, in bytes. Default: 8 MiB. On MySQL and
     /// MariaDB it has to be less than `max_allowed_packet`.
+    ///
+    /// ```
+    /// # use perennial::Perennial;
+    /// let builder = Perennial::builder().max_body(32 << 20);
+    /// ```
     pub fn max_body(mut self, bytes: usize) -> Self {
         self.settings.max_body = bytes;
         self
     }
 
     /// Sets the largest size of a stored response's headers, names and values, in bytes. Default: 32 KiB.
+    ///
+    /// ```
+    /// # use perennial::Perennial;
+    /// let builder = Perennial::builder().max_headers(64 << 10);
+    /// ```
     pub fn max_headers(mut self, bytes: usize) -> Self {
         self.settings.max_headers = bytes;
         self
@@ -108,12 +139,22 @@ impl Builder {
     ///
     /// Visitors get old versions in place of further regenerations. A first version is always
     /// generated. Zero is an error of `open`.
+    ///
+    /// ```
+    /// # use perennial::Perennial;
+    /// let builder = Perennial::builder().max_regenerations(4);
+    /// ```
     pub fn max_regenerations(mut self, at_once: usize) -> Self {
         self.settings.max_regenerations = at_once;
         self
     }
 
     /// Leaves out the header `Cache-Status` (RFC 9211). Default: each response has the header.
+    ///
+    /// ```
+    /// # use perennial::Perennial;
+    /// let builder = Perennial::builder().hide_cache_status();
+    /// ```
     pub fn hide_cache_status(mut self) -> Self {
         self.settings.cache_status = false;
         self
@@ -121,6 +162,11 @@ impl Builder {
 
     /// Sets the mode of the site. Default: the environment variable `PERENNIAL_MODE` (`on`, `off` or
     /// `development`), or else [`Mode::On`].
+    ///
+    /// ```
+    /// # use perennial::Perennial;
+    /// let builder = Perennial::builder().mode(perennial::Mode::Development);
+    /// ```
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = Some(mode);
         self
@@ -128,6 +174,11 @@ impl Builder {
 
     /// Sets the [revision](Self::revision) to a digest of the executable. This takes some tenths of a second in a
     /// release build, and seconds in a debug build, whose executable has hundreds of megabytes: not for tests.
+    ///
+    /// ```
+    /// # use perennial::Perennial;
+    /// let builder = Perennial::builder().revision_of_executable();
+    /// ```
     pub fn revision_of_executable(mut self) -> Self {
         self.digests_executable = true;
         self
@@ -138,6 +189,11 @@ impl Builder {
     /// At the first request of a process with another revision than the one before, also after a
     /// rollback, all content becomes stale. An older process that still runs serves the newer one's
     /// pages as its own.
+    ///
+    /// ```
+    /// # use perennial::Perennial;
+    /// let builder = Perennial::builder().revision(env!("CARGO_PKG_VERSION"));
+    /// ```
     pub fn revision(mut self, revision: impl Into<String>) -> Self {
         self.settings.revision = Some(revision.into());
         self
@@ -148,6 +204,11 @@ impl Builder {
     ///
     /// A layer answers such a request with an [`Explanation`](crate::entries::Explanation) as JSON,
     /// and generates and stores nothing.
+    ///
+    /// ```
+    /// # use perennial::Perennial;
+    /// let builder = Perennial::builder().explain_token("of 16 bytes at least");
+    /// ```
     pub fn explain_token(mut self, token: impl AsRef<str>) -> Self {
         let token = token.as_ref();
         self.token_is_short = token.len() < 16;
@@ -159,6 +220,12 @@ impl Builder {
     /// days.
     ///
     /// Once an hour (with a shorter retention, as often), a request removes what is older.
+    ///
+    /// ```
+    /// # use perennial::Perennial;
+    /// # use std::time::Duration;
+    /// let builder = Perennial::builder().retention(7 * perennial::DAY);
+    /// ```
     pub fn retention(mut self, retention: Duration) -> Self {
         self.settings.retention = retention;
         self
@@ -169,6 +236,11 @@ impl Builder {
     ///
     /// Takes one connection of the pool for good, and does not work through a pooler in transaction
     /// mode. Another kind of database, or a pool of one connection, is an error of `open`.
+    ///
+    /// ```
+    /// # use perennial::Perennial;
+    /// let builder = Perennial::builder().listen();
+    /// ```
     pub fn listen(mut self) -> Self {
         self.listen = true;
         self
@@ -176,6 +248,12 @@ impl Builder {
 
     /// Sets the time limit of a call to the database, with all attempts. Default: 5 s, or the limit
     /// of the [`Database`](crate::sql::Database::statement_timeout).
+    ///
+    /// ```
+    /// # use perennial::Perennial;
+    /// # use std::time::Duration;
+    /// let builder = Perennial::builder().statement_timeout(Duration::from_secs(2));
+    /// ```
     pub fn statement_timeout(mut self, limit: Duration) -> Self {
         self.statement_timeout = Some(limit);
         self
@@ -187,6 +265,12 @@ impl Builder {
     /// A request may wait for news of invalidations, for a page's lock, for the publish of a new
     /// version, or for the release of an exclusive route's lock. After the limit the request is
     /// answered, and the statement runs on.
+    ///
+    /// ```
+    /// # use perennial::Perennial;
+    /// # use std::time::Duration;
+    /// let builder = Perennial::builder().database_patience(Duration::from_millis(200));
+    /// ```
     pub fn database_patience(mut self, limit: Duration) -> Self {
         self.database_patience = limit;
         self
@@ -196,9 +280,70 @@ impl Builder {
     /// checks Perennial's tables. Default: the opening does both.
     ///
     /// Meanwhile each process generates a page once, unsaved, and locks are errors.
+    ///
+    /// ```
+    /// # use perennial::Perennial;
+    /// let builder = Perennial::builder().connect_lazily();
+    /// ```
     pub fn connect_lazily(mut self) -> Self {
         self.connect = Connect::Lazily;
         self
+    }
+
+    /// Lets the author of a change see it in each process at once. Default: the author may get the old page for a
+    /// second, or while it is regenerated.
+    ///
+    /// After an invalidation by an [`InvalidateLayer`](crate::layer::InvalidateLayer), or by the handler inside of one,
+    /// the response sets a cookie for ten seconds (`HttpOnly`, `SameSite=Lax`). Its name begins with `perennial-epoch-`,
+    /// and ends with a number of the site and one of the process. A request with such cookies waits until its process
+    /// knows the invalidations of the other processes, and then for the new version. If another request generates that,
+    /// the wait ends after [`follower_wait`](crate::Refresh::follower_wait). A page in a cooldown is served as to
+    /// everybody. Set this in each process of the site.
+    ///
+    /// ```no_run
+    /// # #[cfg(feature = "sqlite")]
+    /// # async fn f() -> Result<(), perennial::Error> {
+    /// let site = perennial::Perennial::builder().read_own_writes().open("sqlite://site.db").await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn read_own_writes(mut self) -> Self {
+        self.settings.reads_own_writes = true;
+        self
+    }
+
+    /// Makes no tables: they have to be there when the site is opened. Default: opening makes or upgrades them.
+    ///
+    /// Use it where migrations run as a step of their own, by a role with more rights than the application has:
+    /// [`create_tables`](Self::create_tables) from your own migration program, or the statements of
+    /// [`ddl`](Self::ddl) or of `perennial ddl` in a migration file.
+    ///
+    /// ```no_run
+    /// # #[cfg(feature = "sqlite")]
+    /// # async fn f() -> Result<(), perennial::Error> {
+    /// let site = perennial::Perennial::builder().expect_tables().open("sqlite://site.db").await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn expect_tables(mut self) -> Self {
+        self.expects_tables = true;
+        self
+    }
+
+    /// Makes or upgrades Perennial's tables in this database, and opens no site: for a migration step.
+    ///
+    /// ```no_run
+    /// # #[cfg(feature = "sqlite")]
+    /// # async fn f(pool: sqlx::SqlitePool) -> Result<(), Box<dyn std::error::Error>> {
+    /// // sqlx::migrate!().run(&pool).await?;
+    /// perennial::Perennial::builder().create_tables(pool.clone()).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`Perennial::with_pool`].
+    pub async fn create_tables(&self, pool: impl IntoDatabase) -> Result<(), Error> {
+        let database: Database = pool.into();
+        database.store(&self.table_prefix).await.map(drop)
     }
 
     /// Says that the database has this trigger, made by a migration. Default: none.
@@ -207,9 +352,15 @@ impl Builder {
     ///   ([`Perennial::check_triggers`]); a site that [connects later](Self::connect_lazily) does not.
     /// - Behind [`Perennial::invalidate_on_success`] and its like, the answer to a successful change waits
     ///   until this process knows what the triggers have written, and with
-    ///   [`read_own_writes`](crate::layer::InvalidateLayer::read_own_writes) its author is shown the change
+    ///   [`read_own_writes`](Self::read_own_writes) its author is shown the change
     ///   by each process. Without this, that is so for the names that the layer or the response has, and what
     ///   the triggers have written is known within a second.
+    ///
+    /// ```
+    /// use perennial::{Perennial, sql::Trigger};
+    ///
+    /// let builder = Perennial::builder().trigger(Trigger::on("book").tag("book-{id}"));
+    /// ```
     pub fn trigger(mut self, trigger: Trigger) -> Self {
         self.triggers.push(trigger);
         self.settings.follows_triggers = true;
@@ -218,13 +369,39 @@ impl Builder {
 
     /// Does as [`RefreshLayer::ignore_extension`](crate::layer::RefreshLayer::ignore_extension) for
     /// each layer of the site.
+    ///
+    /// ```
+    /// # #[derive(Clone)] struct Session;
+    /// # use perennial::Perennial;
+    /// let builder = Perennial::builder().ignore_extension::<Session>();
+    /// ```
     pub fn ignore_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
         self.known.declare::<T>(false);
         self
     }
 
+    /// Does as [`RefreshLayer::ignore_extensions`](crate::layer::RefreshLayer::ignore_extensions) for each layer of the
+    /// site.
+    ///
+    /// ```
+    /// use tower_cookies::Cookies;
+    /// use tower_sessions::Session;
+    ///
+    /// let builder = perennial::Perennial::builder().ignore_extensions::<(Session, Cookies)>();
+    /// ```
+    pub fn ignore_extensions<T: ExtensionTypes>(mut self) -> Self {
+        T::ignored_in(&mut self.known);
+        self
+    }
+
     /// Does as [`RefreshLayer::share_extension`](crate::layer::RefreshLayer::share_extension) for
     /// each layer of the site.
+    ///
+    /// ```
+    /// # #[derive(Clone)] struct Pool;
+    /// # use perennial::Perennial;
+    /// let builder = Perennial::builder().share_extension::<Pool>();
+    /// ```
     pub fn share_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
         self.known.declare::<T>(true);
         self
@@ -233,12 +410,26 @@ impl Builder {
     /// Does as
     /// [`RefreshLayer::drop_response_extension`](crate::layer::RefreshLayer::drop_response_extension)
     /// for each layer of the site.
+    ///
+    /// ```
+    /// # #[derive(Clone)] struct RanIn;
+    /// # use perennial::Perennial;
+    /// let builder = Perennial::builder().drop_response_extension::<RanIn>();
+    /// ```
     pub fn drop_response_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
         self.dropped.declare::<T>();
         self
     }
 
     /// Does as [`Perennial::open`], with these settings.
+    ///
+    /// ```
+    /// # #[cfg(feature = "sqlite")]
+    /// # async fn f() -> Result<(), perennial::Error> {
+    /// # use perennial::Perennial;
+    /// let site = Perennial::builder().memory_capacity(256 << 20).open("sqlite://site.db").await?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -251,6 +442,14 @@ impl Builder {
 
     /// Does as [`Perennial::with_pool`], with these settings.
     ///
+    /// ```
+    /// # #[cfg(feature = "sqlite")]
+    /// # async fn f(pool: sqlx::SqlitePool) -> Result<(), perennial::Error> {
+    /// # use perennial::Perennial;
+    /// let site = Perennial::builder().memory_capacity(256 << 20).with_pool(pool).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// The errors of [`open`](Self::open).
@@ -259,7 +458,10 @@ impl Builder {
         let database: Database = pool.into();
         let limit = this.statement_timeout.unwrap_or(database.limit());
         let database = database.statement_timeout(limit);
-        let tables = Tables::new(&this.table_prefix)?;
+        let mut tables = Tables::new(&this.table_prefix)?;
+        if this.expects_tables {
+            tables = tables.expected();
+        }
         let store = database.clone();
         let store = store.store_when(tables.clone(), this.connect).await?;
         let prefix = this.table_prefix.clone();
@@ -293,6 +495,14 @@ impl Builder {
 
     /// Returns the statements that make the tables in a database of the URL's kind, such as
     /// `postgres://`. The site's role then needs SELECT, INSERT, UPDATE and DELETE.
+    ///
+    /// ```
+    /// # #[cfg(feature = "sqlite")]
+    /// # fn f() -> Result<(), perennial::Error> {
+    /// # use perennial::Perennial;
+    /// std::fs::write("migrations/7_perennial.sql", Perennial::builder().ddl("sqlite://")?).expect("is written");
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
 //! Generated content without a route: bytes and values that a closure generates, stored and regenerated as
 //! pages are.
 
-use std::{borrow::Cow, fmt, future::Future, sync::Arc, time::Duration};
+use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, header};
@@ -14,6 +14,7 @@ use crate::{
         Answer, Failure, Generate, Generated, Generator, Lookup, Readable, Version, VisitOptions,
         parts,
     },
+    generation::{Generates, Generation},
     key,
     policy::Refresh,
     timing::RECHECK_INTERVAL,
@@ -41,6 +42,12 @@ pub struct Content(Bytes);
 
 impl Content {
     /// Returns the content as text. Bytes that are not UTF-8 become U+FFFD.
+    ///
+    /// ```
+    /// # fn f(content: perennial::Content) {
+    /// let page = format!("<aside>{}</aside>", content.text());
+    /// # }
+    /// ```
     pub fn text(&self) -> Cow<'_, str> {
         // The check of all bytes at once is faster than the conversion by far.
         match std::str::from_utf8(&self.0) {
@@ -50,6 +57,12 @@ impl Content {
     }
 
     /// Returns the bytes, without a copy.
+    ///
+    /// ```
+    /// # fn f(content: perennial::Content) {
+    /// let bytes: bytes::Bytes = content.into_bytes();
+    /// # }
+    /// ```
     pub fn into_bytes(self) -> Bytes {
         self.0
     }
@@ -82,7 +95,7 @@ impl Perennial {
     /// }`.
     ///
     /// Called by a handler that generates a page (not in a task that the handler spawns), the
-    /// content is a part: the page takes over the part's key and [tags](Self::tag), and is stale
+    /// content is a part: the page takes over the part's key and [tags](crate::Generation::tag), and is stale
     /// with the part ([`Refresh::outlives_parts`]).
     ///
     /// ```
@@ -106,16 +119,15 @@ impl Perennial {
     /// # Cancel safety
     ///
     /// Dropping the future cancels no regeneration.
-    pub async fn content<T, E, Fut>(
+    pub async fn content<T, E, Arguments>(
         &self,
         key: &str,
         policy: impl Into<Refresh>,
-        generate: impl FnOnce() -> Fut + Send + 'static,
+        generate: impl Generates<Arguments, Output = Result<T, E>>,
     ) -> Result<Content, Error>
     where
         T: Into<Bytes>,
         E: Into<BoxError>,
-        Fut: Future<Output = Result<T, E>> + Send,
     {
         let generate = self.bytes(generate);
         self.version(key, policy.into(), generate, None, false)
@@ -126,20 +138,27 @@ impl Perennial {
     /// Returns content as [`content`](Self::content) does or, if no version may be served,
     /// `placeholder`, which is not stored, while one is generated.
     ///
+    /// ```
+    /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
+    /// # use perennial::DAY;
+    /// # async fn list() -> Result<String, std::io::Error> { Ok("<ol>…</ol>".into()) }
+    /// let html = site.content_or("sidebar/top-10", DAY, "<p>soon</p>", list).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`Invalid`](crate::ErrorKind::Invalid), as for [`content`](Self::content).
-    pub async fn content_or<T, E, Fut>(
+    pub async fn content_or<T, E, Arguments>(
         &self,
         key: &str,
         policy: impl Into<Refresh>,
         placeholder: impl Into<Bytes>,
-        generate: impl FnOnce() -> Fut + Send + 'static,
+        generate: impl Generates<Arguments, Output = Result<T, E>>,
     ) -> Result<Content, Error>
     where
         T: Into<Bytes>,
         E: Into<BoxError>,
-        Fut: Future<Output = Result<T, E>> + Send,
     {
         let generate = self.bytes(generate);
         let version = self.version(key, policy.into(), generate, None, true);
@@ -156,25 +175,38 @@ impl Perennial {
     /// A stored value that cannot be decoded, as the type has changed, counts as missing, with a
     /// warning. A change of meaning needs another key, such as `top-10/2`.
     ///
+    /// ```
+    /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
+    /// # use perennial::DAY;
+    /// #[derive(serde::Serialize, serde::Deserialize)]
+    /// struct Totals { orders: u64, revenue: u64 }
+    ///
+    /// let totals = site.value("totals", DAY, async || {
+    ///     Ok::<_, std::io::Error>(Totals { orders: 7, revenue: 4200 })
+    /// });
+    /// println!("{} orders", totals.await?.orders);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// The errors of [`content`](Self::content). A value that cannot be encoded, or decoded again, is a
     /// failure of the generator.
-    pub async fn value<T, E, Fut>(
+    pub async fn value<T, E, Arguments>(
         &self,
         key: &str,
         policy: impl Into<Refresh>,
-        generate: impl FnOnce() -> Fut + Send + 'static,
+        generate: impl Generates<Arguments, Output = Result<T, E>>,
     ) -> Result<Arc<T>, Error>
     where
         T: Serialize + DeserializeOwned + Send + Sync + 'static,
         E: Into<BoxError>,
-        Fut: Future<Output = Result<T, E>> + Send,
     {
         let max_body = self.cache.settings().max_body;
         let generate = move || -> Generator {
             Box::pin(async move {
-                let value = generate().await.map_err(Into::into);
+                let value = generate.run(Generation::current()).await;
+                let value = value.map_err(Into::into);
                 let encoded = value.and_then(|value| encode(&value));
                 let encoded = encoded.and_then(|it| decode::<T>(&it).map(|_| it));
                 generated(encoded, max_body)
@@ -190,35 +222,19 @@ impl Perennial {
         })
     }
 
-    /// Adds tags to what the surrounding generator generates: the handler of a stored page, or a
-    /// closure of [`content`](Self::content), in its own task.
-    ///
-    /// ```
-    /// # fn f(site: perennial::Perennial) {
-    /// let tags = site.clone();
-    /// let price = async move || {
-    ///     tags.tag(["product-7"]);
-    ///     Ok::<_, std::io::Error>("42 €")
-    /// };
-    /// # }
-    /// ```
-    pub fn tag(&self, tags: impl IntoIterator<Item = impl Into<String>>) {
-        // The iterator is the application's, and may tag as well.
-        let tags: Vec<String> = tags.into_iter().map(Into::into).collect();
-        parts::attach(tags);
-    }
-
-    fn bytes<F, T, E, Fut>(&self, generate: F) -> impl FnOnce() -> Generator + use<F, T, E, Fut>
+    fn bytes<T, E, Arguments>(
+        &self,
+        generate: impl Generates<Arguments, Output = Result<T, E>>,
+    ) -> impl FnOnce() -> Generator
     where
-        F: FnOnce() -> Fut + Send + 'static,
         T: Into<Bytes>,
         E: Into<BoxError>,
-        Fut: Future<Output = Result<T, E>> + Send,
     {
         let max_body = self.cache.settings().max_body;
         move || {
             Box::pin(async move {
-                let content = generate().await.map_err(Into::into);
+                let content = generate.run(Generation::current()).await;
+                let content = content.map_err(Into::into);
                 generated(content.map(|it| Response::new(it.into())), max_body)
             })
         }
@@ -236,7 +252,7 @@ impl Perennial {
     ) -> Result<Arc<Version>, Error> {
         let cache = &self.cache;
         let policy = if has_placeholder {
-            cache.applied(policy).first_wait(Duration::ZERO)
+            cache.applied(policy).follower_wait(Duration::ZERO)
         } else {
             cache.applied(policy)
         };

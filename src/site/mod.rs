@@ -10,7 +10,9 @@ use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 use http::Response;
-use perennial_store::{Database, Error, IntoDatabase, Locks, Trigger, TriggerFault};
+use perennial_store::{
+    Database, Error, IntoDatabase, Locks, Trigger, TriggerFault, name::IntoNames,
+};
 
 use crate::{
     cache::{Cache, Target},
@@ -28,6 +30,7 @@ use crate::{
 pub use builder::Builder;
 pub use content::Content;
 pub use transaction::{InvalidationSql, PendingInvalidation};
+pub use warm::{Visit, Warmed};
 
 /// A site: one database, shared by all its processes, and the memory of this process. Cheap to
 /// clone. Create one for each process.
@@ -50,8 +53,8 @@ impl RefreshLayer {
 
 impl InvalidateLayer {
     /// Returns a layer for a site, as [`Perennial::invalidate_on_success`] does.
-    pub fn new(site: &Perennial, tags: Tags) -> Self {
-        Self::with_cache(Arc::clone(&site.cache), tags)
+    pub fn new(site: &Perennial, tags: impl IntoNames) -> Self {
+        Self::with_cache(Arc::clone(&site.cache), Tags::new(tags))
     }
 }
 
@@ -62,6 +65,14 @@ impl Perennial {
     ///
     /// A missing SQLite file is created. An SQLite database is set to WAL mode, with `synchronous =
     /// NORMAL`: a power failure may lose the last commits.
+    ///
+    /// ```
+    /// # #[cfg(feature = "sqlite")]
+    /// # async fn f() -> Result<(), perennial::Error> {
+    /// # use perennial::Perennial;
+    /// let site = Perennial::open("sqlite://site.db").await?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -76,6 +87,14 @@ impl Perennial {
     /// Uses the application's own pool, and makes or upgrades Perennial's tables: a `SqlitePool`, `PgPool` or
     /// `MySqlPool` of sqlx 0.9, or a pool of another [driver](crate::driver).
     ///
+    /// ```
+    /// # #[cfg(feature = "sqlite")]
+    /// # async fn f(pool: sqlx::SqlitePool) -> Result<(), perennial::Error> {
+    /// # use perennial::Perennial;
+    /// let site = Perennial::with_pool(pool.clone()).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// The errors of [`open`](Self::open).
@@ -84,11 +103,29 @@ impl Perennial {
     }
 
     /// Returns the default settings, to be changed.
+    ///
+    /// ```
+    /// # #[cfg(feature = "sqlite")]
+    /// # async fn f() -> Result<(), perennial::Error> {
+    /// # use perennial::Perennial;
+    /// let site = Perennial::builder().max_regenerations(4).open("sqlite://site.db").await?;
+    /// # Ok(()) }
+    /// ```
     pub fn builder() -> Builder {
         Builder::new()
     }
 
     /// Returns a layer that stores the inner service's responses.
+    ///
+    /// ```
+    /// # use axum::{Router, routing::get};
+    /// # async fn books() -> &'static str { "" }
+    /// # fn f(site: perennial::Perennial) -> Router {
+    /// use perennial::DAY;
+    ///
+    /// Router::new().route("/books", get(books).layer(site.layer(30 * DAY)))
+    /// # }
+    /// ```
     pub fn layer(&self, policy: impl Into<Refresh>) -> RefreshLayer {
         RefreshLayer::new(self, policy)
     }
@@ -96,17 +133,37 @@ impl Perennial {
     /// Returns a layer for routes that change the data of other pages: after a change, the pages
     /// with one of these tags are stale. A response can name further tags by [`Tags`] in its
     /// extensions.
-    pub fn invalidate_on_success(
-        &self,
-        tags: impl IntoIterator<Item = impl Into<String>>,
-    ) -> InvalidateLayer {
-        InvalidateLayer::new(self, Tags::new(tags))
+    ///
+    /// ```
+    /// # use axum::{Router, routing::post};
+    /// # async fn add_book() {}
+    /// # fn f(site: perennial::Perennial) -> Router {
+    /// let change = site.invalidate_on_success("books");
+    /// Router::new().route("/books", post(add_book).layer(change))
+    /// # }
+    /// ```
+    pub fn invalidate_on_success(&self, tags: impl IntoNames) -> InvalidateLayer {
+        InvalidateLayer::new(self, tags)
     }
 
     /// Returns a layer as [`invalidate_on_success`](Self::invalidate_on_success) does, for which each
     /// response names all tags by [`Tags`].
-    pub fn invalidate_as_responses_say(&self) -> InvalidateLayer {
-        InvalidateLayer::new(self, Tags::default())
+    ///
+    /// ```
+    /// # use axum::{Router, extract::Path, routing::post};
+    /// # fn f(site: perennial::Perennial) -> Router {
+    /// use perennial::Tags;
+    ///
+    /// async fn change_price(Path(id): Path<i64>) -> Tags {
+    ///     Tags::new(format!("book-{id}"))
+    /// }
+    ///
+    /// let change = site.invalidate_by_response_tags();
+    /// Router::new().route("/books/{id}/price", post(change_price).layer(change))
+    /// # }
+    /// ```
+    pub fn invalidate_by_response_tags(&self) -> InvalidateLayer {
+        InvalidateLayer::with_cache(Arc::clone(&self.cache), Tags::default())
     }
 
     /// Makes a resource stale: visitors get the old version while the next request regenerates it.
@@ -119,6 +176,12 @@ impl Perennial {
     /// This process knows the invalidation when the call returns; the others know it [a second
     /// later](crate::guide::invalidation#who-sees-the-change-when). A page that is being generated
     /// meanwhile is stored as stale. A cooldown continues.
+    ///
+    /// ```
+    /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
+    /// site.invalidate("/books?page=1").await?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -136,6 +199,12 @@ impl Perennial {
     /// Makes all resources stale whose keys begin with `prefix`, as [`invalidate`](Self::invalidate)
     /// does. The empty prefix means everything.
     ///
+    /// ```
+    /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
+    /// site.invalidate_prefix("/books/").await?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// The errors of [`invalidate`](Self::invalidate), and [`Invalid`](crate::ErrorKind::Invalid)
@@ -149,7 +218,14 @@ impl Perennial {
     }
 
     /// Makes all resources with the tag stale, as [`invalidate`](Self::invalidate) does. A page has
-    /// tags by [`RefreshLayer::tag`] or [`Tags`], and content by [`tag`](Self::tag).
+    /// tags by [`RefreshLayer::tag`], [`Tags`] or [`Generation::tag`](crate::Generation::tag), and content by the
+    /// latter.
+    ///
+    /// ```
+    /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
+    /// site.invalidate_tag("books").await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn invalidate_tag(&self, tag: &str) -> Result<(), Error> {
         self.cache
             .commands
@@ -161,6 +237,12 @@ impl Perennial {
     /// Makes all resources stale that have a tag which begins with `prefix`, as
     /// [`invalidate`](Self::invalidate) does: after a change of many rows, of which each has a tag, such as
     /// `product-7`. The empty prefix means all that have a tag.
+    ///
+    /// ```
+    /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
+    /// site.invalidate_tag_prefix("product-").await?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -177,6 +259,12 @@ impl Perennial {
     /// which learn of the purge as of an [invalidation](Self::invalidate). The next visitors wait
     /// as for a first version. A version that is being generated is not published. A cooldown ends.
     ///
+    /// ```
+    /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
+    /// site.purge("/secret").await?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// The database fails. The purge may have been done in part, as also after a drop of the
@@ -188,6 +276,12 @@ impl Perennial {
     /// Removes all resources whose keys begin with `prefix`, as [`purge`](Self::purge) does. The
     /// empty prefix means everything. One statement ends the serving of all of them; then each is
     /// removed. A cooldown that only other processes know continues.
+    ///
+    /// ```
+    /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
+    /// site.purge_prefix("").await?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -201,6 +295,12 @@ impl Perennial {
     }
 
     /// Removes all resources with the tag, as [`purge_prefix`](Self::purge_prefix) does.
+    ///
+    /// ```
+    /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
+    /// site.purge_tag("of-a-user-who-has-left").await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn purge_tag(&self, tag: &str) -> Result<(), Error> {
         let filter = EntryFilter::new().tag(tag);
         self.cache
@@ -211,6 +311,12 @@ impl Perennial {
 
     /// Removes all resources that have a tag which begins with `prefix`, as [`purge_prefix`](Self::purge_prefix)
     /// does.
+    ///
+    /// ```
+    /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
+    /// site.purge_tag_prefix("user-7-").await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn purge_tag_prefix(&self, prefix: &str) -> Result<(), Error> {
         let filter = EntryFilter::new().tag_prefix(prefix);
         self.cache
@@ -222,6 +328,12 @@ impl Perennial {
     /// Waits until this process knows all invalidations that any process has stored or committed, also those
     /// that triggers of the database have written. Costs one statement.
     ///
+    /// ```
+    /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
+    /// site.caught_up().await?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// The database fails.
@@ -230,11 +342,26 @@ impl Perennial {
     }
 
     /// Returns the locks of the site's database.
+    ///
+    /// ```
+    /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
+    /// if let Some(lease) = site.locks().try_lock("nightly report").await? {
+    ///     // Only one process gets here at a time.
+    ///     lease.release().await?;
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn locks(&self) -> Locks {
         self.cache.locks()
     }
 
     /// Returns the site's database, for `Claims` and `SessionLock`.
+    ///
+    /// ```
+    /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
+    /// let database = site.database()?;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -247,6 +374,14 @@ impl Perennial {
 
     /// Compares the triggers of [`Builder::trigger`] with those in the database; see [`Trigger::check`]. For a
     /// health check, or a test of the migrations.
+    ///
+    /// ```
+    /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
+    /// for fault in site.check_triggers().await? {
+    ///     eprintln!("{fault}");
+    /// }
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -261,23 +396,60 @@ impl Perennial {
     }
 
     /// Returns the [events](crate::event) of this site in this process, from now on.
+    ///
+    /// ```
+    /// # async fn f(site: perennial::Perennial) {
+    /// use perennial::event::Event;
+    ///
+    /// let mut events = site.subscribe();
+    /// while let Some(event) = events.next().await {
+    ///     if let Event::Regenerated(regeneration) = event {
+    ///         println!("{} took {:?}", regeneration.key, regeneration.took);
+    ///     }
+    /// }
+    /// # }
+    /// ```
     pub fn subscribe(&self) -> Events {
         self.cache.observer().subscribe()
     }
 
     /// Returns the figures of this site in this process. Runs no statement.
+    ///
+    /// ```
+    /// # fn f(site: perennial::Perennial) {
+    /// use perennial::event::Served;
+    ///
+    /// let stats = site.stats();
+    /// println!("{} hits, {} bytes in memory", stats.requests(Served::Hit), stats.memory_bytes);
+    /// # }
+    /// ```
     pub fn stats(&self) -> Stats {
         self.cache.stats()
     }
 
-    /// Returns the latest hundred [missed invalidations](crate::Event::MissedInvalidation) that this process has
+    /// Returns the latest hundred [missed invalidations](crate::event::Event::MissedInvalidation) that this process has
     /// noticed, the latest one first. Runs no statement.
+    ///
+    /// ```
+    /// # fn f(site: perennial::Perennial) {
+    /// for missed in site.missed_invalidations() {
+    ///     println!("{} has changed, and none of {:?} was named", missed.key, missed.tags);
+    /// }
+    /// # }
+    /// ```
     pub fn missed_invalidations(&self) -> Vec<Arc<MissedInvalidation>> {
         self.cache.missed_invalidations()
     }
 
     /// Records requests, memory and regenerations in progress as metrics: to be called before each
     /// scrape. All others are recorded as they happen. Runs no statement.
+    ///
+    /// ```
+    /// # fn f(site: perennial::Perennial) {
+    /// // In the handler of /metrics, before it renders.
+    /// site.record_metrics();
+    /// # }
+    /// ```
     #[cfg(feature = "metrics")]
     pub fn record_metrics(&self) {
         crate::event::metrics::figures(&self.stats());
@@ -285,6 +457,17 @@ impl Perennial {
 
     /// Returns a page of the list of stored resources, in the order of their names, and of those
     /// that this process knows in cooldown or hit-for-pass. Reads no content.
+    ///
+    /// ```
+    /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
+    /// use perennial::entries::{EntryFilter, EntryState};
+    ///
+    /// let stale = EntryFilter::new().state(EntryState::Stale).limit(50);
+    /// for entry in site.entries(&stale).await?.entries {
+    ///     println!("{} is {:?} old", entry.key, entry.age);
+    /// }
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -313,6 +496,14 @@ impl Perennial {
 
     /// Returns the entry of this key, as [`entries`](Self::entries) lists it.
     ///
+    /// ```
+    /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
+    /// if let Some(entry) = site.entry("/books").await? {
+    ///     println!("{} bytes, tags {:?}", entry.bytes, entry.tags);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// The database fails.
@@ -322,6 +513,14 @@ impl Perennial {
 
     /// Returns the stored response of this key, as generated, if there is one.
     ///
+    /// ```
+    /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
+    /// if let Some(response) = site.stored_response("/books").await? {
+    ///     println!("{} with {} bytes", response.status(), response.body().len());
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// The database fails.
@@ -330,6 +529,12 @@ impl Perennial {
     }
 
     /// Returns the [revision](Builder::revision) of the site's code.
+    ///
+    /// ```
+    /// # fn f(site: perennial::Perennial) {
+    /// println!("revision {}", site.revision().unwrap_or("unknown"));
+    /// # }
+    /// ```
     pub fn revision(&self) -> Option<&str> {
         self.cache.settings().revision.as_deref()
     }
@@ -337,9 +542,17 @@ impl Perennial {
     /// Begins no further regeneration and waits for the running ones, which release their leases.
     /// Call it after the server has drained. Memory is still served.
     ///
-    /// A regeneration ends after the policy's [`timeout`](Refresh::timeout), 15 s and five
+    /// A regeneration ends after the policy's [`generator_timeout`](Refresh::generator_timeout), 15 s and five
     /// statement timeouts at the latest. An idempotent request has no limit: put a timeout inside
     /// its layer, or around `shutdown`.
+    ///
+    /// ```
+    /// # async fn f(site: perennial::Perennial, app: axum::Router, listener: tokio::net::TcpListener) -> std::io::Result<()> {
+    /// # async fn signal() {}
+    /// axum::serve(listener, app).with_graceful_shutdown(signal()).await?;
+    /// site.shutdown().await;
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Cancel safety
     ///

@@ -3,7 +3,7 @@
 
 use std::{fmt, sync::Arc};
 
-use perennial_store::{Connection, Error, sql::outbox};
+use perennial_store::{Connection, Error, name::IntoNames, sql::outbox};
 
 use super::Perennial;
 use crate::cache::{Cache, Target};
@@ -18,7 +18,7 @@ impl Perennial {
     /// let mut transaction = pool.begin().await?;
     /// let invalidation = site.invalidate_in(&mut transaction, ["product-7"]).await?;
     /// transaction.commit().await?;
-    /// invalidation.committed().await;
+    /// invalidation.committed().await?;
     /// # Ok(()) }
     /// ```
     ///
@@ -33,22 +33,32 @@ impl Perennial {
     pub async fn invalidate_in(
         &self,
         transaction: impl Into<Connection<'_>>,
-        tags: impl IntoIterator<Item = impl AsRef<str>>,
+        tags: impl IntoNames,
     ) -> Result<PendingInvalidation, Error> {
-        let tags = tags.into_iter();
-        let names = tags.map(|tag| Target::Tag(tag.as_ref()).name());
+        let tags = tags.into_names();
+        let names = tags.iter().map(|tag| Target::Tag(tag).name());
         self.write_in(transaction.into(), names).await
     }
 
     /// Ends the serving of all resources with these tags when the caller's transaction commits, as
     /// [`invalidate_in`](Self::invalidate_in) makes them stale.
+    ///
+    /// ```
+    /// # #[cfg(feature = "sqlite")]
+    /// # async fn f(site: perennial::Perennial, pool: sqlx::SqlitePool) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut transaction = pool.begin().await?;
+    /// let purge = site.purge_in(&mut transaction, "user-7").await?;
+    /// transaction.commit().await?;
+    /// purge.committed().await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn purge_in(
         &self,
         transaction: impl Into<Connection<'_>>,
-        tags: impl IntoIterator<Item = impl AsRef<str>>,
+        tags: impl IntoNames,
     ) -> Result<PendingInvalidation, Error> {
-        let tags = tags.into_iter();
-        let names = tags.map(|tag| Target::PurgedTag(tag.as_ref()).name());
+        let tags = tags.into_names();
+        let names = tags.iter().map(|tag| Target::PurgedTag(tag).name());
         self.write_in(transaction.into(), names).await
     }
 
@@ -62,7 +72,7 @@ impl Perennial {
     /// let invalidation = site.invalidation_sql(["product-7"])?;
     /// transaction.execute(invalidation.sql(), invalidation.values());
     /// transaction.commit();
-    /// invalidation.committed().await;
+    /// invalidation.committed().await?;
     /// # Ok(()) }
     /// ```
     ///
@@ -72,26 +82,27 @@ impl Perennial {
     ///
     /// [`Invalid`](perennial_store::ErrorKind::Invalid): a tag cannot be used, there are more than 10,000, or the
     /// site is open in memory.
-    pub fn invalidation_sql(
-        &self,
-        tags: impl IntoIterator<Item = impl AsRef<str>>,
-    ) -> Result<InvalidationSql, Error> {
-        let tags = tags.into_iter();
-        self.sql_of(tags.map(|tag| Target::Tag(tag.as_ref()).name()))
+    pub fn invalidation_sql(&self, tags: impl IntoNames) -> Result<InvalidationSql, Error> {
+        let tags = tags.into_names();
+        self.sql_of(tags.iter().map(|tag| Target::Tag(tag).name()))
     }
 
     /// Returns the statement that ends the serving of all resources with these tags, as
     /// [`invalidation_sql`](Self::invalidation_sql) returns the one that makes them stale.
     ///
+    /// ```
+    /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
+    /// let purge = site.purge_sql("user-7")?;
+    /// println!("{} with {:?}", purge.sql(), purge.values());
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Those of [`invalidation_sql`](Self::invalidation_sql).
-    pub fn purge_sql(
-        &self,
-        tags: impl IntoIterator<Item = impl AsRef<str>>,
-    ) -> Result<InvalidationSql, Error> {
-        let tags = tags.into_iter();
-        self.sql_of(tags.map(|tag| Target::PurgedTag(tag.as_ref()).name()))
+    pub fn purge_sql(&self, tags: impl IntoNames) -> Result<InvalidationSql, Error> {
+        let tags = tags.into_names();
+        self.sql_of(tags.iter().map(|tag| Target::PurgedTag(tag).name()))
     }
 
     fn sql_of(
@@ -160,8 +171,12 @@ impl InvalidationSql {
     }
 
     /// Does as [`PendingInvalidation::committed`], after the commit.
-    pub async fn committed(self) {
-        self.pending.committed().await;
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PendingInvalidation::committed`].
+    pub async fn committed(self) -> Result<(), Error> {
+        self.pending.committed().await
     }
 }
 
@@ -181,15 +196,18 @@ pub struct PendingInvalidation {
 }
 
 impl PendingInvalidation {
-    /// Applies the invalidation after the commit: this process knows it when the call returns. If
-    /// the database fails, the next sync applies it.
+    /// Applies the invalidation after the commit: this process knows it when the call returns.
+    ///
+    /// # Errors
+    ///
+    /// The database fails. The invalidation is not lost: it was committed with the transaction, and the next sync
+    /// of any process applies it. So a caller may log the error and go on.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future leaves the rest to the next sync.
-    pub async fn committed(self) {
-        // The store logs a failure.
-        let _ = self.cache.sync().on_commit(&self.ids).await;
+    pub async fn committed(self) -> Result<(), Error> {
+        self.cache.sync().on_commit(&self.ids).await.map(drop)
     }
 }
 

@@ -20,7 +20,7 @@ use crate::{
         listing::explain::Explanation,
         parts::{self, RunContext},
     },
-    event::{Bypass, Event, Served},
+    event::{Event, Served},
     layer::{
         future::oneshot,
         refresh::own_request::{OwnRequest, Purpose},
@@ -28,13 +28,27 @@ use crate::{
     timing::WARM_CONCURRENCY,
 };
 
-/// A page for [`Perennial::warm`]: a path, a whole URI (if the host is part of the key), or a
-/// request, whose URI and headers count.
+/// A page for [`Perennial::warm`], [`Perennial::regenerate`] and [`Perennial::explain`]: a path such as
+/// `/books?page=1`, a whole URI where the host is part of the key, or a request, whose URI and headers count.
 #[derive(Clone, Debug)]
 pub struct Visit {
     path: String,
     /// `None` means that the text is not a path.
     request: Option<Request<()>>,
+}
+
+/// What [`Perennial::warm`] or [`Perennial::regenerate`] has achieved for one page.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Warmed {
+    /// The path or URI that was given.
+    pub path: String,
+    /// How the layer has answered. [`Served::Hit`], [`Served::Generated`] and [`Served::Collapsed`] mean that there is a
+    /// fresh version, and that memory has it.
+    ///
+    /// It is an error if the given text is no path, if no layer is around the route, or if the service has failed or
+    /// panicked.
+    pub result: Result<Served, Error>,
 }
 
 impl From<Request<()>> for Visit {
@@ -72,24 +86,36 @@ impl From<&String> for Visit {
 }
 
 impl Perennial {
-    /// Regenerates the missing and the stale pages among these, by GET requests through the
-    /// application's router with its layers, four at a time.
+    /// Regenerates the missing and the stale pages among these, by GET requests through the application's router with
+    /// its layers, four at a time.
     ///
-    /// If several processes do so at the start, one generates each page. Returns each path with the answer,
-    /// which is also an [event](Event::Warmed); `None` means that no layer answered. The pages are read into
-    /// memory as far as they fit ([`Builder::memory_capacity`](crate::Builder::memory_capacity)), so that
-    /// they outlast an outage of the database; do so in a task of its own, so that the start does not wait.
+    /// Use it after a deploy or at a start, so that no visitor waits for a first version. If several processes do so, one
+    /// generates each page. The pages are read into memory as far as they fit
+    /// ([`Builder::memory_capacity`](crate::Builder::memory_capacity)), so that they outlast an outage of the database.
+    /// Run it in a task of its own, so that the start does not wait.
     ///
-    /// The layers know these requests by an extension. A middleware that builds a new request without the
-    /// extensions makes it a visitor's, with the answer `None`.
+    /// ```
+    /// # async fn f(site: perennial::Perennial, app: axum::Router) {
+    /// tokio::spawn(async move {
+    ///     for page in site.warm(app, ["/", "/best-sellers", "/books?page=1"]).await {
+    ///         if let Err(error) = page.result {
+    ///             eprintln!("{}: {error:#}", page.path);
+    ///         }
+    ///     }
+    /// });
+    /// # }
+    /// ```
     ///
-    /// | answer | meaning |
+    /// | result | meaning |
     /// |---|---|
     /// | `Hit` | there is a fresh version, and memory has it |
     /// | `Generated`, `Collapsed` | a new version was generated |
     /// | `Stale`, `Unavailable` | another request generates the page, it is in cooldown, or the database is unavailable |
     /// | `Failed` | the generator has failed |
-    /// | `Bypass` | the response is not cached; `NoKey`: perhaps the given text is no path |
+    /// | `Bypass` | the response is not cached |
+    ///
+    /// Each result is an [event](crate::event::Event::Warmed) as well. The layers know these requests by an extension. A
+    /// middleware that makes a new request without the extensions makes it a visitor's, which is an error here.
     ///
     /// # Cancel safety
     ///
@@ -98,7 +124,7 @@ impl Perennial {
         &self,
         service: S,
         pages: impl IntoIterator<Item = impl Into<Visit>>,
-    ) -> Vec<(String, Option<Served>)>
+    ) -> Vec<Warmed>
     where
         S: Service<Request<Empty<Bytes>>> + Clone + Send + 'static,
         S::Future: Send,
@@ -108,11 +134,19 @@ impl Perennial {
 
     /// Regenerates these pages now, also fresh ones, as [`warm`](Self::warm) does missing ones.
     ///
-    /// Invalidates each page, in the variant of the request, and visits it. A visit waits for a regeneration
-    /// that is under way, here or in another process, for the policy's
-    /// [`timeout`](crate::Refresh::timeout) at most, and then for its own.
+    /// Each page is invalidated, in the variant of the request, and visited. A visit waits for a regeneration that is
+    /// under way, here or in another process, for the policy's
+    /// [`generator_timeout`](crate::Refresh::generator_timeout) at most, and then for its own.
     ///
-    /// The answers are those of [`warm`](Self::warm). After `Stale`, `Unavailable` and `Failed` the page stays
+    /// ```
+    /// # async fn f(site: perennial::Perennial, app: axum::Router) -> Result<(), perennial::Error> {
+    /// for page in site.regenerate(app, ["/best-sellers"]).await {
+    ///     println!("{}: {}", page.path, page.result?);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// The results are those of [`warm`](Self::warm). After `Stale`, `Unavailable` and `Failed` the page stays
     /// invalidated, and the next visitor's request regenerates it, unless the database has refused the
     /// invalidation itself, which is in the log.
     ///
@@ -123,7 +157,7 @@ impl Perennial {
         &self,
         service: S,
         pages: impl IntoIterator<Item = impl Into<Visit>>,
-    ) -> Vec<(String, Option<Served>)>
+    ) -> Vec<Warmed>
     where
         S: Service<Request<Empty<Bytes>>> + Clone + Send + 'static,
         S::Future: Send,
@@ -138,6 +172,15 @@ impl Perennial {
     ///
     /// [`Builder::explain_token`](crate::Builder::explain_token) does the same from outside.
     ///
+    /// ```
+    /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
+    /// # let app = axum::Router::<()>::new();
+    /// if let Some(explanation) = site.explain(app, "/books?page=1").await? {
+    ///     println!("{}", explanation.served);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// The page is not in memory and the database fails, or the text is no path.
@@ -151,9 +194,7 @@ impl Perennial {
     {
         let Visit { path, request } = page.into();
         let Some(request) = request else {
-            return Err(Error::invalid(format!(
-                "{path:?} is no path: write one such as /books?page=1"
-            )));
+            return Err(no_path(&path));
         };
         let own_request = OwnRequest::new(Purpose::Explain);
         let _ = oneshot(service, get(request, &own_request)).await;
@@ -165,7 +206,7 @@ impl Perennial {
         service: S,
         pages: impl IntoIterator<Item = impl Into<Visit>>,
         purpose: Purpose,
-    ) -> Vec<(String, Option<Served>)>
+    ) -> Vec<Warmed>
     where
         S: Service<Request<Empty<Bytes>>> + Clone + Send + 'static,
         S::Future: Send,
@@ -178,13 +219,13 @@ impl Perennial {
         let (mut tasks, mut paths) = (JoinSet::new(), HashMap::new());
         for Visit { path, request } in visits {
             let (service, at_once) = (service.clone(), Arc::clone(&at_once));
-            let (cache, caller) = (Arc::clone(&self.cache), caller.clone());
+            let (cache, caller, text) = (Arc::clone(&self.cache), caller.clone(), path.clone());
             let task = tasks.spawn(async move {
                 // The semaphore is never closed.
                 let _turn = at_once.acquire_owned().await;
                 match request {
                     Some(request) => answer(&cache, caller, service, request, purpose).await,
-                    None => Some(Served::Bypass(Bypass::NoKey)),
+                    None => Err(no_path(&text)),
                 }
             });
             paths.insert(task.id(), path);
@@ -192,16 +233,16 @@ impl Perennial {
         let mut answers = Vec::with_capacity(of);
         while let Some(done) = tasks.join_next_with_id().await {
             // The service itself has panicked.
-            let failed = |panic: JoinError| (panic.id(), Some(Served::Failed));
-            let (task, served) = done.unwrap_or_else(failed);
+            let failed = |panic: JoinError| (panic.id(), Err(Error::generator(panic)));
+            let (task, result) = done.unwrap_or_else(failed);
             let path = paths.remove(&task).unwrap_or_default();
             self.cache.observer().emit(Event::Warmed {
                 path: path.as_str().into(),
-                served,
+                served: result.as_ref().ok().copied(),
                 done: answers.len() + 1,
                 of,
             });
-            answers.push((path, served));
+            answers.push(Warmed { path, result });
         }
         answers
     }
@@ -217,6 +258,12 @@ fn get(from: Request<()>, own_request: &OwnRequest) -> Request<Empty<Bytes>> {
     request
 }
 
+fn no_path(text: &str) -> Error {
+    Error::invalid(format!(
+        "{text:?} is not a path: write one such as /books?page=1"
+    ))
+}
+
 /// Returns the layer's answer to a GET like this request.
 async fn answer<S>(
     cache: &Cache,
@@ -224,14 +271,22 @@ async fn answer<S>(
     service: S,
     from: Request<()>,
     purpose: Purpose,
-) -> Option<Served>
+) -> Result<Served, Error>
 where
     S: Service<Request<Empty<Bytes>>>,
 {
     let own_request = OwnRequest::new(purpose);
+    let path = from.uri().to_string();
     let visit = oneshot(service, get(from, &own_request));
     match cache.permitted(caller, visit).await {
-        Ok(_) => own_request.served(),
-        Err(_) => Some(Served::Failed),
+        Ok(_) => own_request.served().ok_or_else(|| {
+            Error::invalid(format!(
+                "no layer has answered the request for {path:?}: put one around the route, and let no middleware make a new \
+                 request without the extensions of this one"
+            ))
+        }),
+        Err(_) => Err(Error::generator(format!(
+            "the service has failed on the request for {path:?}"
+        ))),
     }
 }

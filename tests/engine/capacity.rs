@@ -20,7 +20,7 @@ fn process(database: &Database, capacity: Option<u64>, interval: Duration) -> (P
     };
     let site = database.open(builder).expect("opens");
     let policy = Refresh::every(interval);
-    let page = get(async || vec![b'x'; 10_000]).layer(site.layer(policy));
+    let page = get(async || vec![b'x'; 10_000]).layer(site.layer(&policy));
     (site, Router::new().route("/{n}", page))
 }
 
@@ -165,7 +165,7 @@ async fn long_keys_headers_and_tags_take_room() {
         let page = get(async move || {
             let header = "x".repeat(size_of("header"));
             let tags = size_of("tags").div_ceil(100);
-            let tags = Tags::new((0..tags).map(|n| format!("{n:0100}")));
+            let tags = (0..tags).map(|n| format!("{n:0100}")).collect::<Tags>();
             ([("x-long", header)], Extension(tags), "x")
         });
         let page = page.layer(site.layer(Refresh::every(Duration::from_hours(100))));

@@ -15,9 +15,9 @@ async fn failure_has_its_source_for_all_waiters_and_replaces_no_old_version() {
     let site = folder.site().await;
     let policy = Refresh::every(SHORT).cooldown(LONG);
     let failing = |key: &'static str| {
-        let site = site.clone();
+        let (site, policy) = (site.clone(), policy.clone());
         async move {
-            site.content(key, &policy, || async {
+            site.content(key, policy, || async {
                 tokio::time::sleep(SHORT).await;
                 Err::<&str, _>(std::io::Error::other("the shelf is empty"))
             })

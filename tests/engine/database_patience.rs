@@ -33,7 +33,7 @@ async fn waits<T>(patience: Duration, visit: impl Future<Output = T>) -> T {
 }
 
 async fn content(site: &Perennial, content: &'static str) -> String {
-    let generated = site.content("key", &POLICY, async move || Ok::<_, Infallible>(content));
+    let generated = site.content("key", POLICY, async move || Ok::<_, Infallible>(content));
     generated.await.expect("is served").to_string()
 }
 
@@ -69,7 +69,7 @@ async fn generated_version_is_served_unsaved_when_the_patience_ends() {
                 Ok::<_, Infallible>("new")
             }
         };
-        let served = waits(patience, site.content("key", &POLICY, generator)).await;
+        let served = waits(patience, site.content("key", POLICY, generator)).await;
         assert_eq!(served.expect("is served").to_string(), "new");
     }
 }
@@ -221,10 +221,10 @@ async fn wait_for_another_process_ends_a_second_after_the_last_visitor() {
     let [here, there] = [(); 2].map(|()| site(&database, Duration::from_millis(500)));
     let running = tokio::spawn(async move {
         let endless = std::future::pending::<Result<&str, Infallible>>;
-        there.content("key", &POLICY, endless).await.map(drop)
+        there.content("key", POLICY, endless).await.map(drop)
     });
     tokio::time::sleep(GRAIN).await;
-    let policy = POLICY.first_wait(Duration::from_millis(300));
+    let policy = POLICY.follower_wait(Duration::from_millis(300));
     let visit = || here.content("key", &policy, async || Ok::<_, Infallible>("late"));
     for _ in 0..2 {
         assert_eq!(

@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use axum::{Router, routing::get as route};
 use perennial::{
-    Event, Perennial, Refresh,
-    event::{Bypass, Events, LockLoss, Outcome, Reason},
+    Perennial, Refresh,
+    event::{Bypass, Event, Events, LockLoss, Outcome, Reason},
     locks::LockKind,
 };
 use perennial_store::Epoch;
@@ -32,7 +32,7 @@ fn ended(events: &[Event]) -> Vec<(Outcome, Reason)> {
 }
 
 fn app(site: &Perennial, policy: Refresh) -> Router {
-    let changing = site.layer(policy).tag("books");
+    let changing = site.layer(&policy).tag("books");
     let number = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let page = async move || {
         number
@@ -43,10 +43,10 @@ fn app(site: &Perennial, policy: Refresh) -> Router {
     let private = async || ([("cache-control", "private")], "mine");
     Router::new()
         .route("/page/{id}", route(page).layer(changing))
-        .route("/same", route(async || "same").layer(site.layer(policy)))
+        .route("/same", route(async || "same").layer(site.layer(&policy)))
         .route(
             "/fails",
-            route(fails).layer(site.layer(policy).name("failing")),
+            route(fails).layer(site.layer(&policy).name("failing")),
         )
         .route("/private", route(private).layer(site.layer(policy)))
         // As `axum::serve` does: otherwise each request creates the layers again.

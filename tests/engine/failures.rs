@@ -18,7 +18,7 @@ use axum::{
 };
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
-use perennial::{Event, Perennial, Refresh, entries::EntryFilter};
+use perennial::{Perennial, Refresh, entries::EntryFilter, event::Event};
 use tokio::time::Instant;
 use tower::{Layer, ServiceExt};
 
@@ -144,9 +144,9 @@ async fn old_version_outlives_every_failure_and_the_cooldown_holds() {
         Failing::BrokenBody,
     ] {
         let shared = Shared::new();
-        let policy = Refresh::every(SHORT).soft_timeout(HANG).cooldown(COOLDOWN);
-        let policy = policy.timeout(HANG / 2);
-        let (runs, address) = failing_site(&shared, failing, 1, policy);
+        let policy = Refresh::every(SHORT).leader_wait(HANG).cooldown(COOLDOWN);
+        let policy = policy.generator_timeout(HANG / 2);
+        let (runs, address) = failing_site(&shared, failing, 1, policy.clone());
         assert_eq!(get(address, "/").await.run(), 1);
         becomes_stale().await;
         // The leader, too, gets the old version, as soon as the regeneration has failed.
@@ -159,7 +159,7 @@ async fn old_version_outlives_every_failure_and_the_cooldown_holds() {
         assert_eq!(runs.begun(), 2, "{failing:?}: the cooldown was not kept");
 
         // Another process respects the cooldown, too.
-        let (others, other) = failing_site(&shared, failing, 1, policy);
+        let (others, other) = failing_site(&shared, failing, 1, policy.clone());
         assert_eq!(get(other, "/").await.run(), 1, "{failing:?}");
         assert_eq!(
             others.begun(),
@@ -171,7 +171,7 @@ async fn old_version_outlives_every_failure_and_the_cooldown_holds() {
 
 #[tokio::test(start_paused = true)]
 async fn a_timeout_cancels_the_generator() {
-    let policy = Refresh::every(SHORT).timeout(SHORT);
+    let policy = Refresh::every(SHORT).generator_timeout(SHORT);
     let (runs, address) = failing_site(&Shared::new(), Failing::Hang, 0, policy);
     assert_eq!(get(address, "/").await.status, 503);
     assert!(
@@ -205,7 +205,7 @@ async fn a_first_version_that_cannot_be_shared_is_a_503_for_everybody() {
         Failing::Private(500, "set-cookie", "session=1"),
     ] {
         let shared = Shared::new();
-        let policy = Refresh::every(LONG).timeout(SHORT);
+        let policy = Refresh::every(LONG).generator_timeout(SHORT);
         let (runs, address) = failing_site(&shared, failing, 0, policy);
         for reply in Crowd::visit(20, &[address], "/").rest().await {
             assert_eq!(reply.status, 503, "{failing:?}");
@@ -221,7 +221,7 @@ async fn a_first_version_that_cannot_be_shared_is_a_503_for_everybody() {
 async fn a_body_over_the_limit_reaches_the_visitor_whole_and_is_not_stored() {
     let shared = Shared::new();
     let policy = Refresh::every(SHORT).cooldown(COOLDOWN);
-    let (_, address) = failing_site(&shared, Failing::TooLarge, 0, policy);
+    let (_, address) = failing_site(&shared, Failing::TooLarge, 0, policy.clone());
     for _ in 0..3 {
         for reply in Crowd::visit(5, &[address], "/").rest().await {
             assert_eq!((reply.status, reply.body.len()), (200, 3 * LIMIT));
@@ -232,7 +232,7 @@ async fn a_body_over_the_limit_reaches_the_visitor_whole_and_is_not_stored() {
     // Another process with a higher limit may still store the page.
     let site = shared.open(patient().max_body(4 * LIMIT));
     let app = Router::new().route("/", route(async || vec![b'x'; 3 * LIMIT]));
-    let other = here(app.layer(site.layer(policy)));
+    let other = here(app.layer(site.layer(&policy)));
     assert_eq!(get(other, "/").await.body.len(), 3 * LIMIT);
     assert!(shared.entry("/").await.is_some());
 }
@@ -375,7 +375,7 @@ async fn page_that_has_become_private_is_never_shared_again() {
     });
     let policy = Refresh::every(Duration::from_secs(1)).in_background();
     let app = Router::new().route("/", page);
-    let process = || here(app.clone().layer(shared.site().layer(policy)));
+    let process = || here(app.clone().layer(shared.site().layer(&policy)));
     let address = process();
     assert_eq!(get(address, "/").await.text(), "public");
     tokio::time::sleep(Duration::from_millis(1100)).await;

@@ -12,7 +12,7 @@ use std::{
 };
 
 use axum::{
-    Extension, Router,
+    Router,
     body::Body,
     extract::{Path, Request},
     http::StatusCode,
@@ -21,7 +21,7 @@ use axum::{
 };
 use futures_util::FutureExt;
 use perennial::{
-    Key, Perennial, Refresh, Tags,
+    Generation, Key, Perennial, Refresh, Tags,
     entries::{EntryFilter, EntryState},
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
@@ -50,7 +50,7 @@ async fn pages_of_an_invalidated_prefix_or_tag_regrow_in_every_process() {
         let page = move |Path(id): Path<u32>| async move {
             let run = runs.fetch_add(1, SeqCst) + 1;
             (
-                Extension(Tags::new([format!("book-{id}")])),
+                Tags::new([format!("book-{id}")]),
                 format!("run {run} of {id}"),
             )
         };
@@ -197,7 +197,7 @@ async fn a_new_revision_makes_older_content_stale_once() {
     crowd.rest().await;
     assert_eq!(new.run("/p").await, 2);
     let told = std::iter::from_fn(|| events.try_next());
-    let of_revision = |event| matches!(event, perennial::Event::Invalidated { name, .. } if name.starts_with("revision:"));
+    let of_revision = |event| matches!(event, perennial::event::Event::Invalidated { name, .. } if name.starts_with("revision:"));
     assert_eq!(
         told.filter(|it| of_revision(it.clone())).count(),
         1,
@@ -270,7 +270,7 @@ async fn successful_writing_request_invalidates_the_tags_of_its_layer() {
         )
         .route(
             "/tagging",
-            any(async || Extension(Tags::new(["list"]))).layer(site.invalidate_as_responses_say()),
+            any(async || Tags::new(["list"])).layer(site.invalidate_by_response_tags()),
         );
     let address = here(app);
     let run = async || get(address, "/list").await.run();
@@ -378,7 +378,7 @@ async fn page_from_before_old_invalidations_outlives_their_pruning() {
     let (shared, origin) = (Shared::new(), Origin::default());
     let site = shared.open(patient().retention(Duration::from_secs(4)));
     let policy = Refresh::every(24 * LONG);
-    let address = here(origin.router().layer(site.layer(policy)));
+    let address = here(origin.router().layer(site.layer(&policy)));
     assert_eq!(get(address, "/p").await.run(), 1);
     for key in ["/old", "/older"] {
         site.purge(key).await.expect("is done");
@@ -387,7 +387,7 @@ async fn page_from_before_old_invalidations_outlives_their_pruning() {
         tokio::time::sleep(LONG / 6).await;
         assert_eq!(get(address, "/p").await.run(), 1);
     }
-    let other = here(origin.router().layer(shared.site().layer(policy)));
+    let other = here(origin.router().layer(shared.site().layer(&policy)));
     assert_eq!(get(other, "/p").await.run(), 1);
 }
 
@@ -518,9 +518,8 @@ fn change_whose_client_leaves_outlives_its_process() {
         let database = perennial_testing::Database::new();
         runtime().block_on(async {
             let site = database.open(patient()).expect("opens");
-            let tags = site.clone();
-            let list = async move || {
-                tags.tag(["list"]);
+            let list = async |generation: Generation| {
+                generation.tag("list");
                 Ok::<_, Infallible>("a list")
             };
             let content = site.content("list", Refresh::every(LONG), list).await;
@@ -560,9 +559,8 @@ fn change_whose_client_leaves_a_server_that_shuts_down_is_stored() {
         let database = perennial_testing::Database::new();
         runtime().block_on(async {
             let site = database.open(patient()).expect("opens");
-            let tags = site.clone();
-            let list = async move || {
-                tags.tag(["list"]);
+            let list = async |generation: Generation| {
+                generation.tag("list");
                 Ok::<_, Infallible>("a list")
             };
             let content = site.content("list", Refresh::every(LONG), list).await;
@@ -572,10 +570,10 @@ fn change_whose_client_leaves_a_server_that_shuts_down_is_stored() {
             let change = async move || {
                 beginning.store(true, SeqCst);
                 tokio::time::sleep(Duration::from_millis(20)).await;
-                Extension(Tags::new(named.then_some("list")))
+                Tags::from_iter(named.then_some("list"))
             };
             let layer = if named {
-                site.invalidate_as_responses_say()
+                site.invalidate_by_response_tags()
             } else {
                 site.invalidate_on_success(["list"])
             };

@@ -7,6 +7,7 @@ mod content;
 mod database_patience;
 mod epochs;
 mod events;
+mod expiry;
 mod failures;
 mod invalidation;
 #[cfg(feature = "metrics")]

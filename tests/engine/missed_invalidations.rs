@@ -10,8 +10,8 @@ use std::{
 
 use axum::{Router, extract::Path, routing::get as route};
 use perennial::{
-    DAY, Event, Mode, Perennial, Refresh, Tags,
-    event::{Events, MissedInvalidation, Reason},
+    DAY, Mode, Perennial, Refresh, Tags,
+    event::{Event, Events, MissedInvalidation, Reason},
 };
 use perennial_testing::{self, advance};
 
@@ -51,8 +51,8 @@ impl Shop {
         let shown = Arc::clone(&price);
         let untagged = async move || shown.load(SeqCst).to_string();
         let app = Router::new()
-            .route("/{id}", route(tagged).layer(site.layer(policy)))
-            .route("/other", route(async || "").layer(site.layer(policy)))
+            .route("/{id}", route(tagged).layer(site.layer(&policy)))
+            .route("/other", route(async || "").layer(site.layer(&policy)))
             .route("/untagged", route(untagged).layer(site.layer(policy)))
             .with_state(());
         let events = site.subscribe();

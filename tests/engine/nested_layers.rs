@@ -11,7 +11,7 @@ use std::{
 };
 
 use axum::{
-    Extension, Router,
+    Router,
     body::Body,
     error_handling::HandleErrorLayer,
     extract::Request,
@@ -21,9 +21,7 @@ use axum::{
     routing::get as route,
 };
 use http_body_util::BodyExt;
-use perennial::{
-    Error, ErrorKind, Key, Perennial, Refresh, RefreshAfter, Tags, layer::RefreshLayer,
-};
+use perennial::{Error, ErrorKind, Key, Perennial, RefreshAfter, Tags, layer::RefreshLayer};
 use perennial_testing::{self as testing, Database};
 use tower::{BoxError, ServiceBuilder, ServiceExt};
 
@@ -174,12 +172,8 @@ async fn response_that_an_inner_layer_does_not_store_hands_on_its_tags_and_times
         let runs = Arc::clone(&runs);
         route(async move || {
             let run = runs.fetch_add(1, SeqCst) + 1;
-            let after = Extension(RefreshAfter(60 * SECOND));
-            (
-                Extension(Tags::new(["handler"])),
-                after,
-                format!("run {run} of it"),
-            )
+            let after = RefreshAfter::new(60 * SECOND);
+            (Tags::new(["handler"]), after, format!("run {run} of it"))
         })
     };
     for reason in ["the same key", "too many keys"] {
@@ -327,7 +321,7 @@ async fn late_request_of_a_cancelled_generator_stores_nothing() {
             }
         })
     };
-    let outer = site.layer(every(HOUR).timeout(5 * SECOND).cooldown(SECOND));
+    let outer = site.layer(every(HOUR).generator_timeout(5 * SECOND).cooldown(SECOND));
     let app = Router::new()
         .route("/p", route(async || "page").layer(site.layer(every(HOUR))))
         .layer(between)
@@ -371,9 +365,9 @@ async fn outer_layer_speaks_to_the_client() {
 async fn content_that_asks_for_itself_is_an_error_at_once_that_names_the_key() {
     let site = open();
     let begun = tokio::time::Instant::now();
-    let (own, policy) = (site.clone(), Refresh::every(HOUR));
-    let direct = site.content("list", policy, async move || {
-        own.content("list", policy, async || Ok::<_, Error>("x"))
+    let own = site.clone();
+    let direct = site.content("list", HOUR, async move || {
+        own.content("list", HOUR, async || Ok::<_, Error>("x"))
             .await
     });
     let error = direct.await.expect_err("asks for itself");
@@ -385,11 +379,9 @@ async fn content_that_asks_for_itself_is_an_error_at_once_that_names_the_key() {
     assert!(text.contains("\"list\""), "{text}");
     // Through another content, and as a value.
     let (outer, inner) = (site.clone(), site.clone());
-    let indirect = site.content("a", policy, async move || {
-        let b = outer.value::<String, _, _>("b", policy, async move || {
-            let a = inner
-                .content("a", policy, async || Ok::<_, Error>("x"))
-                .await;
+    let indirect = site.content("a", HOUR, async move || {
+        let b = outer.value::<String, _, _>("b", HOUR, async move || {
+            let a = inner.content("a", HOUR, async || Ok::<_, Error>("x")).await;
             a.map(|a| a.to_string())
         });
         b.await.map(|b| b.to_string())
@@ -401,8 +393,8 @@ async fn content_that_asks_for_itself_is_an_error_at_once_that_names_the_key() {
         .open(Perennial::builder().mode(perennial::Mode::Off))
         .expect("opens");
     let own = off.clone();
-    let made = off.content("list", policy, async move || {
-        own.content("list", policy, async || Ok::<_, Error>("x"))
+    let made = off.content("list", HOUR, async move || {
+        own.content("list", HOUR, async || Ok::<_, Error>("x"))
             .await
     });
     assert!(made.await.is_err());

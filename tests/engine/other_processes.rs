@@ -114,8 +114,8 @@ async fn visit_until(address: &'static Router, second: u64) -> Duration {
 #[tokio::test(start_paused = true)]
 async fn one_statement_a_second_tells_of_all_pages_that_another_process_regenerates() {
     let shared = Shared::new();
-    let policy = Refresh::every(Duration::from_secs(60)).soft_timeout(Duration::from_millis(50));
-    let [first, second] = [(), ()].map(|()| process(&shared, policy));
+    let policy = Refresh::every(Duration::from_secs(60)).leader_wait(Duration::from_millis(50));
+    let [first, second] = [(), ()].map(|()| process(&shared, policy.clone()));
     visit_all(first.address).await;
     visit_all(second.address).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
@@ -151,7 +151,7 @@ async fn one_statement_a_second_tells_of_all_pages_that_another_process_regenera
 async fn visitors_of_many_first_versions_share_the_statement_that_tells_of_them() {
     let shared = Shared::new();
     let policy = Refresh::every(Duration::from_secs(60));
-    let [first, second] = [(), ()].map(|()| process(&shared, policy));
+    let [first, second] = [(), ()].map(|()| process(&shared, policy.clone()));
     let generates = tokio::spawn(visit_all(first.address));
     tokio::time::sleep(Duration::from_millis(100)).await;
     let begun = Instant::now();
@@ -169,9 +169,9 @@ async fn visitors_of_many_first_versions_share_the_statement_that_tells_of_them(
 async fn page_whose_holder_is_lost_is_taken_over_when_its_lease_ends() {
     let shared = Shared::new();
     let lease = Duration::from_secs(2);
-    let policy = Refresh::every(Duration::from_secs(60)).lease(lease);
-    let policy = policy.soft_timeout(Duration::from_millis(50));
-    let [lost, second] = [(), ()].map(|()| process(&shared, policy));
+    let policy = Refresh::every(Duration::from_secs(60)).lease_duration(lease);
+    let policy = policy.leader_wait(Duration::from_millis(50));
+    let [lost, second] = [(), ()].map(|()| process(&shared, policy.clone()));
     visit_all(lost.address).await;
     visit_all(second.address).await;
     tokio::time::sleep(Duration::from_secs(60)).await;

@@ -15,7 +15,7 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
     routing::{get, post},
 };
-use perennial::{Perennial, Refresh};
+use perennial::{Generation, Perennial, Refresh};
 use perennial_store::{Backend, Invalidate};
 use tokio::time::{Instant, sleep};
 
@@ -39,7 +39,9 @@ struct Process {
 /// A process with a list and a form that changes the list.
 fn process(shared: &Shared, list: &Arc<AtomicUsize>) -> Process {
     let statements = Counted::new(shared);
-    let site = Perennial::builder().with_store(Box::new(statements.clone()));
+    let site = Perennial::builder()
+        .read_own_writes()
+        .with_store(Box::new(statements.clone()));
     let site = site.expect("opens");
     let (shown, changed) = (list.clone(), list.clone());
     let show = get(async move || {
@@ -55,9 +57,8 @@ fn process(shared: &Shared, list: &Arc<AtomicUsize>) -> Process {
     let (parts, part) = (site.clone(), list.clone());
     let show_a_part = get(async move || {
         sleep(GENERATOR).await;
-        let tags = parts.clone();
-        let list = async move || {
-            tags.tag(["list"]);
+        let list = async move |generation: Generation| {
+            generation.tag("list");
             Ok::<_, Infallible>(part.load(SeqCst).to_string())
         };
         let list = parts.content("list", HOUR, list).await;
@@ -71,7 +72,7 @@ fn process(shared: &Shared, list: &Arc<AtomicUsize>) -> Process {
         )
     });
     let change = post(async move || changed.fetch_add(1, SeqCst).to_string());
-    let writes = site.invalidate_on_success(["list"]).read_own_writes();
+    let writes = site.invalidate_on_success("list");
     let (own, changed) = (site.clone(), list.clone());
     let change_itself = post(async move || {
         own.invalidate_tag("list").await.expect("is stored");
@@ -93,7 +94,7 @@ fn process(shared: &Shared, list: &Arc<AtomicUsize>) -> Process {
         .route("/change", change.layer(writes))
         .route(
             "/change-itself",
-            change_itself.layer(site.invalidate_as_responses_say().read_own_writes()),
+            change_itself.layer(site.invalidate_by_response_tags()),
         );
     Process {
         list: Arc::clone(list),
@@ -372,7 +373,9 @@ async fn code_waits_until_its_process_knows_what_was_invalidated() {
 /// A page that takes long, or fails; and a form that changes it.
 fn slow_or_failing(fails: &Arc<AtomicBool>) -> (Perennial, Counted, &'static Router) {
     let statements = Counted::new(&Shared::new());
-    let site = Perennial::builder().with_store(Box::new(statements.clone()));
+    let site = Perennial::builder()
+        .read_own_writes()
+        .with_store(Box::new(statements.clone()));
     let site = site.expect("opens");
     let (runs, fails) = (Arc::new(AtomicUsize::new(0)), Arc::clone(fails));
     let show = get(async move || {
@@ -386,7 +389,7 @@ fn slow_or_failing(fails: &Arc<AtomicBool>) -> (Perennial, Counted, &'static Rou
             Ok(run.to_string())
         }
     });
-    let writes = site.invalidate_on_success(["list"]).read_own_writes();
+    let writes = site.invalidate_on_success("list");
     let app = Router::new()
         .route("/list", show.layer(site.layer(HOUR).tag("list")))
         .route("/change", post(async || "").layer(writes));

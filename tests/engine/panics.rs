@@ -69,7 +69,7 @@ async fn error_that_panics_is_a_failure_with_its_cooldown() {
                         Ok("content")
                     }
                 };
-                let content = site.content("key", policy, generate).await;
+                let content = site.content("key", &policy, generate).await;
                 if let Err(error) = content {
                     // Its source is the application's own.
                     std::mem::forget(error);
@@ -113,7 +113,7 @@ async fn schedule_that_panics_makes_a_page_stale_after_the_cooldown() {
         let site = database.open(Perennial::builder()).expect("opens");
         let counted = Arc::clone(&runs);
         let page = get(async move || format!("run {}", counted.fetch_add(1, SeqCst)));
-        let layer = site.layer(Refresh::on(&BadSchedule));
+        let layer = site.layer(Refresh::on_schedule(BadSchedule));
         let app = Router::new().route("/", page.layer(layer));
         for _ in 0..CALLS {
             let request = http::Request::get("/").body(axum::body::Body::empty());
@@ -124,29 +124,4 @@ async fn schedule_that_panics_makes_a_page_stale_after_the_cooldown() {
     }
     // In 20 s, with a cooldown of 30 s.
     assert_eq!(runs.load(SeqCst), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn iterator_of_tags_may_tag_itself() {
-    let site = Database::new().open(Perennial::builder()).expect("opens");
-    let runs = Arc::new(AtomicUsize::new(0));
-    let visit = async || {
-        let (tags, counted) = (site.clone(), Arc::clone(&runs));
-        let generate = async move || {
-            tags.tag(std::iter::once_with(|| {
-                tags.tag(["inner"]);
-                "outer"
-            }));
-            counted.fetch_add(1, SeqCst);
-            Ok::<_, std::io::Error>("content")
-        };
-        let content = site.content("key", Refresh::every(HOUR), generate).await;
-        content.expect("is generated");
-    };
-    visit().await;
-    for (tag, run) in [("inner", 2), ("outer", 3)] {
-        site.purge_tag(tag).await.expect("is purged");
-        visit().await;
-        assert_eq!(runs.load(SeqCst), run, "{tag}");
-    }
 }

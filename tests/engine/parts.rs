@@ -11,7 +11,7 @@ use std::{
 };
 
 use axum::{Router, routing::get as route};
-use perennial::{Builder, Error, Perennial, Refresh};
+use perennial::{Builder, Error, Generation, Perennial, Refresh};
 
 use perennial_testkit::{
     get,
@@ -47,9 +47,8 @@ impl Levels {
         let Self {
             site, datum, fails, ..
         } = self;
-        let tags = site.clone();
-        let generate = move || async move {
-            tags.tag(["datum"]);
+        let generate = async move |generation: Generation| {
+            generation.tag("datum");
             tokio::time::sleep(2 * SECOND).await;
             if fails.load(SeqCst) {
                 Err("there is no datum")
@@ -354,12 +353,12 @@ async fn interval_of_a_page_ends_with_that_of_its_earliest_part() {
 async fn contents_that_ask_for_each_other_end() {
     let database = perennial_testing::Database::new();
     let site = database.open(Perennial::builder()).expect("opens");
-    let policy = HOUR.timeout(8 * SECOND);
+    const POLICY: Refresh = HOUR.generator_timeout(Duration::from_secs(8));
     let inner = site.clone();
     let other = move || {
         let site = inner.clone();
         async move {
-            let first = site.content("first", policy, || async { Ok::<_, Infallible>("1") });
+            let first = site.content("first", POLICY, || async { Ok::<_, Infallible>("1") });
             let first = first.await;
             Ok::<_, Infallible>(first.map_or("none".to_owned(), |first| first.to_string()))
         }
@@ -369,13 +368,13 @@ async fn contents_that_ask_for_each_other_end() {
     let first = move || {
         let (site, other) = (outer.clone(), inner.clone());
         async move {
-            let other = site.content("other", policy, other).await;
+            let other = site.content("other", POLICY, other).await;
             let other = other.map_or("none".to_owned(), |other| other.to_string());
             Ok::<_, Infallible>(format!("first of {other}"))
         }
     };
     let content = site
-        .content("other", policy, other.clone())
+        .content("other", POLICY, other.clone())
         .await
         .expect("is made");
     assert_eq!(content.to_string(), "1");
@@ -384,7 +383,7 @@ async fn contents_that_ask_for_each_other_end() {
             site.invalidate(key).await.expect("is invalidated");
         }
         let begun = tokio::time::Instant::now();
-        site.content("first", policy, first.clone())
+        site.content("first", POLICY, first.clone())
             .await
             .expect("is served");
         assert!(begun.elapsed() < 20 * SECOND, "{:?}", begun.elapsed());
@@ -444,14 +443,16 @@ async fn page_does_not_fail_with_a_part_that_takes_too_long() {
             Ok::<_, Infallible>("part")
         };
         parts
-            .content("part", HOUR.timeout(1000 * SECOND), generate)
+            .content("part", HOUR.generator_timeout(1000 * SECOND), generate)
             .await
     };
     part().await.expect("is made");
     site.invalidate("part").await.expect("is invalidated");
     takes.store(900, SeqCst);
     let page = async move || part().await.map(|part| format!("page[{part}]"));
-    let page = site.content("page", HOUR.timeout(40 * SECOND), page).await;
+    let page = site
+        .content("page", HOUR.generator_timeout(40 * SECOND), page)
+        .await;
     assert_eq!(page.expect("is made").text(), "page[part]");
 }
 
@@ -473,8 +474,8 @@ async fn a_stale_part_does_not_lengthen_a_declared_interval() {
             }
         }
     };
-    let policy = Refresh::from_headers(3600 * SECOND);
-    let app = Router::new().route("/", route(page).layer(site.layer(policy)));
+    let policy = Refresh::by_headers(3600 * SECOND);
+    let app = Router::new().route("/", route(page).layer(site.layer(&policy)));
     for generations in 1..=2 {
         assert_eq!(visit(&app).await, "soon");
         assert_eq!(database.generations("/"), generations);

@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use axum::Router;
 use futures_util::StreamExt;
 use perennial::{
-    Builder, Content, Error, ErrorKind, Event, Key, Mode, Perennial, Refresh, RefreshAfter, Tags,
+    Builder, Content, Error, ErrorKind, Key, Mode, Perennial, Refresh, RefreshAfter, Tags,
     entries::{Entry, EntryFilter, EntryPage, EntryState, PastVersion},
-    event::{Bypass, Events, LockLoss, Outcome, Reason, Regeneration, Served, Stats},
+    event::{Bypass, Event, Events, LockLoss, Outcome, Reason, Regeneration, Served, Stats},
     layer::{
         InvalidateLayer, InvalidateService, RefreshLayer, RefreshService, ResponseBody,
         ResponseFuture,

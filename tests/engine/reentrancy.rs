@@ -121,7 +121,10 @@ async fn everything() -> usize {
         "/fails" => Err("it failed"),
         _ => Ok("x".repeat(5_000)),
     };
-    let layer = site.layer(Refresh::on(&Calling)).tag("t").max_keys(60);
+    let layer = site
+        .layer(Refresh::on_schedule(Calling))
+        .tag("t")
+        .max_keys(60);
     let app = Router::new().fallback(route(page)).layer(layer);
     let callee = Callee::default();
     let is_first = callee.0.set((site.clone(), app.clone())).is_ok();
@@ -164,7 +167,7 @@ async fn everything() -> usize {
     let other = database.open(Perennial::builder()).expect("opens");
     let app = Router::new()
         .fallback(route(page))
-        .layer(other.layer(Refresh::on(&Calling)));
+        .layer(other.layer(Refresh::on_schedule(Calling)));
     for path in ["/a", "/b", "/a", "/b"] {
         let request = Request::get(path).body(Body::empty()).expect("a request");
         app.clone()

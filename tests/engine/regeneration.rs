@@ -40,7 +40,7 @@ async fn more_regenerations_at_once_than_allowed_are_skipped() {
     let site = shared.open(builder);
     let origin = Origin::default();
     let policy = Refresh::every(SHORT).in_background();
-    let address = here(origin.router().layer(site.layer(policy)));
+    let address = here(origin.router().layer(site.layer(&policy)));
     let pages: Vec<_> = (0..6).map(|page| format!("/{page}")).collect();
     for page in &pages {
         get(address, page).await;
@@ -80,7 +80,7 @@ async fn shutdown_begins_nothing_more<F: Future<Output = ()> + Send + 'static>(
     let site = shared.site();
     let origin = Origin::default();
     let policy = Refresh::every(SHORT).in_background();
-    let address = here(origin.router().layer(site.layer(policy)));
+    let address = here(origin.router().layer(site.layer(&policy)));
     get(address, "/").await;
     becomes_stale().await;
     origin.hold();
@@ -118,8 +118,10 @@ async fn a_publish_that_fails_takes_no_permit() {
     let builder = patient().max_regenerations(1);
     let site = shared.open(builder);
     let origin = Origin::default();
-    let policy = Refresh::every(SHORT).in_background().lease(2 * HANG);
-    let address = here(origin.router().layer(site.layer(policy)));
+    let policy = Refresh::every(SHORT)
+        .in_background()
+        .lease_duration(2 * HANG);
+    let address = here(origin.router().layer(site.layer(&policy)));
     for page in ["/a", "/b"] {
         get(address, page).await;
     }
@@ -149,7 +151,7 @@ async fn stale_page_is_regenerated_although_its_lease_is_being_released() {
     let origin = Origin::default();
     // Stale at once.
     let policy = Refresh::every(Duration::ZERO).in_background();
-    let app = here(origin.router().layer(site.layer(policy)));
+    let app = here(origin.router().layer(site.layer(&policy)));
     for round in 0..5 {
         let path = format!("/{round}");
         let crowd = Crowd::visit(10, &[app], &path).rest().await;
@@ -182,7 +184,7 @@ async fn failed_page_is_generated_again_although_its_lease_is_being_released() {
     let origin = Origin::default();
     origin.status(500);
     let policy = Refresh::every(Duration::from_secs(60)).cooldown(Duration::ZERO);
-    let app = here(origin.router().layer(site.layer(policy)));
+    let app = here(origin.router().layer(site.layer(&policy)));
     for run in 1..5 {
         assert_eq!(get(app, "/").await.run(), run);
     }
@@ -221,7 +223,7 @@ async fn nobody_waits_for_a_response_that_was_not_stored_the_last_time() {
             (status, headers, "page")
         });
         let policy = Refresh::every(Duration::from_secs(10));
-        let app = here(Router::new().route("/", page.layer(site.layer(policy))));
+        let app = here(Router::new().route("/", page.layer(site.layer(&policy))));
         get(app, "/").await;
         let mut visits = JoinSet::new();
         for _ in 0..600 {
@@ -282,7 +284,7 @@ async fn response_that_may_be_stored_again_is_stored_by_the_probe() {
         })
     };
     let policy = Refresh::every(Duration::from_secs(10));
-    let app = here(Router::new().route("/", page.layer(site.layer(policy))));
+    let app = here(Router::new().route("/", page.layer(site.layer(&policy))));
     get(app, "/").await;
     is_private.store(false, SeqCst);
     testing::advance(Duration::from_secs(11)).await;

@@ -16,7 +16,7 @@ use axum::{
     routing::get as route,
 };
 use perennial::{
-    DAY, Key, Perennial, Refresh,
+    DAY, ErrorKind, Key, Perennial, Refresh, Warmed,
     event::{Bypass, Event, Served},
 };
 use perennial_testing::{self, advance};
@@ -32,8 +32,18 @@ fn app(site: &Perennial, origin: &Origin, policy: Refresh) -> Router {
     origin.router().layer(site.layer(policy))
 }
 
-fn count(answers: &[(String, Option<Served>)], served: Served) -> usize {
-    answers.iter().filter(|(_, it)| *it == Some(served)).count()
+fn count(answers: &[Warmed], served: Served) -> usize {
+    let same = |answer: &&Warmed| matches!(answer.result, Ok(it) if it == served);
+    answers.iter().filter(same).count()
+}
+
+/// The paths in their order with the answers, or with the kind of the error.
+fn sorted(mut answers: Vec<Warmed>) -> Vec<(String, Result<Served, ErrorKind>)> {
+    answers.sort_by(|one, other| one.path.cmp(&other.path));
+    let answers = answers.into_iter();
+    answers
+        .map(|it| (it.path, it.result.map_err(|error| error.kind())))
+        .collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -55,17 +65,16 @@ async fn missing_and_stale_pages_are_generated_and_fresh_ones_are_read() {
     let mut events = other.subscribe();
     let theirs = self::app(&other, &origin, Refresh::every(DAY).in_background());
     let paths = ["/a", "/b", "/c", "/d", "no path"];
-    let mut report = other.warm(theirs.clone(), paths).await;
-    report.sort_by(|(one, _), (other, _)| one.cmp(other));
+    let report = sorted(other.warm(theirs.clone(), paths).await);
     let outcomes: Vec<_> = report.iter().map(|(path, it)| (&**path, *it)).collect();
     assert_eq!(
         outcomes,
         [
-            ("/a", Some(Served::Generated)),
-            ("/b", Some(Served::Generated)),
-            ("/c", Some(Served::Hit)),
-            ("/d", Some(Served::Generated)),
-            ("no path", Some(Served::Bypass(Bypass::NoKey))),
+            ("/a", Ok(Served::Generated)),
+            ("/b", Ok(Served::Generated)),
+            ("/c", Ok(Served::Hit)),
+            ("/d", Ok(Served::Generated)),
+            ("no path", Err(ErrorKind::Invalid)),
         ]
     );
     let mut progress = Vec::new();
@@ -101,14 +110,19 @@ async fn failures_and_uncached_paths_are_told_apart() {
             route(private).layer(site.layer(Refresh::every(DAY))),
         );
     origin.status(500);
-    let mut report = site
+    let report = site
         .warm(app, ["/fails", "/panics", "/plain", "/private"])
         .await;
-    report.sort_by(|(one, _), (other, _)| one.cmp(other));
-    let outcomes: Vec<_> = report.into_iter().map(|(_, it)| it).collect();
-    let private = Served::Bypass(Bypass::Private);
-    let failed = Some(Served::Failed);
-    assert_eq!(outcomes, [failed, failed, None, Some(private)]);
+    let outcomes: Vec<_> = sorted(report).into_iter().map(|(_, it)| it).collect();
+    assert_eq!(
+        outcomes,
+        [
+            Ok(Served::Failed),
+            Err(ErrorKind::Generator),
+            Err(ErrorKind::Invalid),
+            Ok(Served::Bypass(Bypass::Private)),
+        ]
+    );
 }
 
 #[derive(Default)]
@@ -228,13 +242,12 @@ async fn page_that_is_not_stored_says_why() {
             "/status",
             route(async || StatusCode::IM_A_TEAPOT).layer(layer()),
         );
-    let mut report = site
+    let report = site
         .regenerate(app, ["/extended", "/redirects", "/status"])
         .await;
-    report.sort_by(|(one, _), (other, _)| one.cmp(other));
-    let answers: Vec<_> = report.into_iter().map(|(_, served)| served).collect();
+    let answers: Vec<_> = sorted(report).into_iter().map(|(_, it)| it).collect();
     let why = [Bypass::UndeclaredExtension, Bypass::Status, Bypass::Status];
-    assert_eq!(answers, why.map(|why| Some(Served::Bypass(why))));
+    assert_eq!(answers, why.map(|why| Ok(Served::Bypass(why))));
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,7 +7,7 @@ use std::{
 };
 
 use axum::{
-    Extension, Router,
+    Router,
     extract::Request,
     http::{HeaderMap, Method, StatusCode, Uri},
     response::{IntoResponse, Response},
@@ -27,7 +27,11 @@ const LONG: Duration = Duration::from_secs(3600);
 const MINUTE: i64 = 60;
 
 /// A site whose pages all have this head.
-async fn site_with(folder: &Folder, head: &[(&str, &str)], policy: Refresh) -> SocketAddr {
+async fn site_with(
+    folder: &Folder,
+    head: &[(&str, &str)],
+    policy: impl Into<Refresh>,
+) -> SocketAddr {
     let mut headers = HeaderMap::new();
     for (name, value) in head {
         let name: axum::http::HeaderName = name.parse().expect("a name");
@@ -51,7 +55,7 @@ async fn fresh_for(address: SocketAddr) -> Option<i64> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn targeted_field_decides_in_place_of_the_others_and_is_passed_on() {
-    let honours = Refresh::from_headers(Duration::from_secs(600));
+    let honours = Refresh::by_headers(Duration::from_secs(600));
     let every = Refresh::every(Duration::from_secs(1200));
     let general = ("cache-control", "max-age=300");
     let no_store = ("cache-control", "no-store");
@@ -66,7 +70,7 @@ async fn targeted_field_decides_in_place_of_the_others_and_is_passed_on() {
         (vec![general, (cdn, "private")], None, None),
         (vec![(cdn, "max-age=900"), age], Some(800), Some(1200)),
     ] {
-        for (policy, expected) in [(honours, honoured), (every, otherwise)] {
+        for (policy, expected) in [(&honours, honoured), (&every, otherwise)] {
             let folder = Folder::new();
             let address = site_with(&folder, &head, policy).await;
             let fresh = fresh_for(address).await;
@@ -100,7 +104,7 @@ async fn response_that_is_old_on_arrival_ages_from_its_date() {
         (vec![("date", "yesterday"), soon], 600, 0),
     ] {
         let folder = Folder::new();
-        let address = site_with(&folder, &head, Refresh::from_headers(LONG)).await;
+        let address = site_with(&folder, &head, Refresh::by_headers(LONG)).await;
         let left = fresh_for(address).await.expect("is a hit");
         assert!((fresh - MINUTE..=fresh).contains(&left), "{head:?}: {left}");
         let said = get(address, "/").await.header("age").parse();
@@ -177,30 +181,25 @@ async fn negative_response_is_regenerated_after_a_minute() {
             [("x", "y")]
         };
         match uri.path() {
-            MORE => (
-                status,
-                Extension(RefreshAfter(Duration::from_secs(1800))),
-                head,
-            )
-                .into_response(),
+            MORE => (status, RefreshAfter::new(Duration::from_secs(1800)), head).into_response(),
             _ => (status, head).into_response(),
         }
     }
     let every = Refresh::every(LONG);
-    let honours = Refresh::from_headers(LONG);
+    let honours = Refresh::by_headers(LONG);
     // The status; whether the response has `max-age=900`; the policy; the interval in seconds,
     // without and with `RefreshAfter`.
     for (status, honest, policy, interval, more) in [
-        (404, false, every, 60, 1800),
-        (404, true, every, 60, 1800),
-        (404, false, honours, 60, 1800),
-        (404, true, honours, 900, 1800),
-        (200, false, every, 3600, 1800),
+        (404, false, &every, 60, 1800),
+        (404, true, &every, 60, 1800),
+        (404, false, &honours, 60, 1800),
+        (404, true, &honours, 900, 1800),
+        (200, false, &every, 3600, 1800),
     ] {
         let status = StatusCode::from_u16(status).expect("a status");
         let folder = Folder::new();
-        let policy = policy.browser_cache(perennial::DAY);
-        let layer = folder.site().await.layer(policy);
+        let policy = policy.clone().browser_cache(perennial::DAY);
+        let layer = folder.site().await.layer(&policy);
         let app = Router::new().fallback(async move |uri| answer(uri, status, honest).await);
         let address = serve(app.layer(layer)).await;
         for (path, expected) in [("/", interval), (MORE, more)] {
@@ -247,17 +246,17 @@ fn writable(origin: &Origin) -> Router {
 
 async fn successful_unsafe_request_makes_what_it_changed_stale_in_all_processes(db: Db) {
     let origin = Origin::default();
-    let policy = Refresh::every(LONG).soft_timeout(HANG);
+    let policy = Refresh::every(LONG).leader_wait(HANG);
     let language = axum::http::header::ACCEPT_LANGUAGE;
     let (site, other) = (db.site().await, db.site().await);
-    let layer = site.layer(policy).invalidate_on_unsafe();
+    let layer = site.layer(&policy).invalidate_on_unsafe();
     let plain = serve(writable(&origin).layer(layer.clone())).await;
     let nested = Router::new().nest("/in", writable(&origin).layer(layer.clone()));
     let nested = serve(nested).await;
     let keyed = Key::new().query(["page"]).header(language);
     let keyed = serve(writable(&origin).layer(layer.key(keyed))).await;
-    let elsewhere = serve(writable(&origin).layer(other.layer(policy))).await;
-    let off = serve(writable(&origin).layer(site.layer(policy))).await;
+    let elsewhere = serve(writable(&origin).layer(other.layer(&policy))).await;
+    let off = serve(writable(&origin).layer(site.layer(&policy))).await;
 
     // The application, the request, the header of its response, a page, and whether the page
     // becomes stale.

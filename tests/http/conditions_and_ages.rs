@@ -116,7 +116,7 @@ async fn the_same_body_keeps_its_validators_in_every_process() {
 async fn response_has_age_and_cache_status() {
     let shared = Shared::new();
     let policy = Refresh::every(4 * SHORT).in_background();
-    let (origin, address) = origin_behind(&shared.site(), policy);
+    let (origin, address) = origin_behind(&shared.site(), policy.clone());
     let status = |reply: &Reply| reply.header("cache-status").to_owned();
 
     origin.hold();
@@ -212,7 +212,7 @@ async fn clients_are_told_what_they_may_do_unless_the_generator_says_it() {
     for (limit, expected) in [(2 * LONG, 3600), (LONG / 2, 1800)] {
         let folder = Folder::new();
         let policy = Refresh::every(LONG).browser_cache(limit);
-        let address = serve(plain().layer(folder.site().await.layer(policy))).await;
+        let address = serve(plain().layer(folder.site().await.layer(&policy))).await;
         let first = get(address, "/plain").await;
         let heard = first.header("cache-control");
         let age = heard.strip_prefix("max-age=");
@@ -235,7 +235,7 @@ async fn network_in_front_gets_its_own_time_and_no_page_of_one_visitor() {
     let policy = Refresh::every(300 * SHORT)
         .cdn_cache(60 * SHORT)
         .in_background();
-    let layer = site.layer(policy).tag("it").key(Key::by(|parts| {
+    let layer = site.layer(&policy).tag("it").key(Key::by(|parts| {
         let country = parts.headers.get("x-country");
         country.is_none().then_some([("a", "b")])
     }));
@@ -297,11 +297,11 @@ fn honest(shared: &Shared, cache_control: &'static str) -> (Origin, &'static Rou
             (status, [(header::CACHE_CONTROL, cache_control)], body)
         })
     };
-    let policy = Refresh::from_headers(LONG)
-        .soft_timeout(HANG)
+    let policy = Refresh::by_headers(LONG)
+        .leader_wait(HANG)
         .cooldown(4 * SHORT);
     let app = Router::new().route("/", page);
-    (origin, here(app.layer(shared.site().layer(policy))))
+    (origin, here(app.layer(shared.site().layer(&policy))))
 }
 
 #[tokio::test(start_paused = true)]

@@ -17,9 +17,9 @@ use axum::{
     routing::get,
 };
 use perennial::{
-    Builder, Event, Key, Mode, Perennial, Refresh,
+    Builder, Key, Mode, Perennial, Refresh,
     entries::{Explanation, VersionState},
-    event::{Bypass, Served},
+    event::{Bypass, Event, Served},
 };
 use perennial_testing::{Database, advance};
 use tokio::sync::Semaphore;

@@ -108,7 +108,7 @@ async fn generator_and_store_see_nothing_of_a_visitor() {
     // Many requests regenerate, as nothing is fresh for long.
     let site = Shared::new().site();
     let policy = Refresh::every(Duration::from_micros(1));
-    let service = site.layer(policy).layer(generator);
+    let service = site.layer(&policy).layer(generator);
 
     let mut runner = TestRunner::new(Config::default());
     let strategy = requests();
@@ -167,9 +167,9 @@ async fn badly_framed_response_is_not_stored_and_replaces_nothing() {
     for (n, (headers, stored)) in framings.iter().enumerate() {
         let runs = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&runs);
-        let policy = Refresh::every(Duration::ZERO).first_wait(Duration::ZERO);
+        let policy = Refresh::every(Duration::ZERO).follower_wait(Duration::ZERO);
         let service = site
-            .layer(policy)
+            .layer(&policy)
             .layer(tower::service_fn(move |_: Request<Body>| {
                 let sound = counted.fetch_add(1, SeqCst) < n % 2;
                 async move {
@@ -333,11 +333,11 @@ async fn a_service_never_generates_for_the_host_of_another() {
     let [anns, bobs] = [(&ann, "ann.example"), (&bob, "bob.example")];
     for (router, host) in [anns, bobs, anns] {
         let done = site.regenerate(router.clone(), [request(host)]).await;
-        assert_eq!(done[0].1, Some(Served::Generated), "{host}");
+        assert!(matches!(done[0].result, Ok(Served::Generated)), "{host}");
     }
     // By a path alone, the request has no host.
     let done = site.regenerate(ann.clone(), ["/x"]).await;
-    assert_eq!(done[0].1, Some(Served::Bypass(Bypass::NoKey)));
+    assert!(matches!(done[0].result, Ok(Served::Bypass(Bypass::NoKey))));
     for path in ["/x", "/y"] {
         assert_eq!(visit(&ann, "ann.example", path).await, "the shop of Ann");
         assert_eq!(visit(&bob, "bob.example", path).await, "the shop of Bob");

@@ -3,6 +3,7 @@
 
 mod cache_control;
 mod cache_status;
+mod comparison;
 #[cfg(feature = "compression")]
 mod compression;
 mod conditions_and_ages;
@@ -12,6 +13,7 @@ mod holes;
 mod isolation;
 mod keys;
 mod layer_order;
+mod layer_settings;
 mod middleware;
 mod misuse_warnings;
 mod outer_layers;

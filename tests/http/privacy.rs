@@ -120,7 +120,7 @@ impl Application {
             around(app, outside)
         };
         let visitor = async |visitor: Parts| Ok::<_, Infallible>(name_of(&visitor).await);
-        let with_hole = sites[1].layer(policy).hole("visitor", visitor);
+        let with_hole = sites[1].layer(&policy).hole("visitor", visitor);
         Self {
             app: app(sites[0].layer(policy)),
             greeting: app(with_hole),

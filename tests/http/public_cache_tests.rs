@@ -102,11 +102,11 @@ async fn gateway(origin: String, folder: &Path) -> String {
         .max_regenerations(1000);
     let site = builder.open(&database).await.expect("opens");
     // A default of one second: several tests expect that a cache keeps nothing for long by itself.
-    let policy = Refresh::from_headers(Duration::from_secs(1))
-        .soft_timeout(Duration::from_secs(5))
+    let policy = Refresh::by_headers(Duration::from_secs(1))
+        .leader_wait(Duration::from_secs(5))
         .cooldown(Duration::ZERO);
     let layer = site
-        .layer(policy)
+        .layer(&policy)
         .share_extension::<Visit>()
         .invalidate_on_unsafe();
     // The origin closes a connection that was idle for five seconds, at the moment of the next request, too.

@@ -64,11 +64,7 @@ async fn page_that_an_outer_middleware_renders_reaches_each_visitor() {
         let runs = Arc::clone(&runs);
         async move || {
             runs.fetch_add(1, SeqCst);
-            (
-                Extension(Template("<h1>docs</h1>")),
-                Extension(Tags::new(["t"])),
-                (),
-            )
+            (Extension(Template("<h1>docs</h1>")), Tags::new(["t"]), ())
         }
     };
     let layer = site().layer(every(LONG));
@@ -152,13 +148,7 @@ async fn known_extensions_need_no_declaration() {
     let routed = |page: axum::routing::MethodRouter, layer: RefreshLayer| {
         Router::new().route("/page", page.layer(layer))
     };
-    let page = async || {
-        (
-            Extension(Tags::new(["t"])),
-            Extension(RefreshAfter(LONG)),
-            "page",
-        )
-    };
+    let page = async || (Tags::new(["t"]), RefreshAfter::new(LONG), "page");
     assert!(is_stored(routed(route(page), site().layer(every(LONG)))).await);
     // An outer middleware for metrics asks for the route.
     let page = async |path: MatchedPath| (Extension(path), "page");

@@ -30,7 +30,7 @@ async fn limits_and_buffers_beneath_are_honoured_and_hold_back_no_hit() {
     let inner = ServiceBuilder::new()
         .concurrency_limit(1)
         .service(origin.router());
-    let limited = site.layer(POLICY.soft_timeout(HANG)).layer(inner);
+    let limited = site.layer(POLICY.leader_wait(HANG)).layer(inner);
     let address = serve(Router::new().fallback_service(limited)).await;
     get(address, "/warm").await;
     origin.hold();
@@ -140,5 +140,49 @@ async fn a_path_that_middleware_has_rewritten_has_a_key_of_its_own() {
         let member = request(address, "GET", "/members", &[("cookie", "member")]).await;
         assert_eq!(member.text(), "members only");
         assert_eq!(get(address, "/members").await.text(), "welcome");
+    }
+}
+
+/// As in axum's documents on middleware: several layers on a route, one of which may fail, and a layer that is there or not.
+#[tokio::test(start_paused = true)]
+async fn layer_stands_in_a_service_builder_beside_layers_that_fail_or_are_optional() {
+    use axum::{
+        body::Body, error_handling::HandleErrorLayer, http::StatusCode, response::IntoResponse,
+    };
+    use tower_http::map_response_body::MapResponseBodyLayer;
+
+    let site = perennial_testkit::virtual_time::Shared::new().site();
+    let origin = Origin::default();
+    let failed = async |error: tower::BoxError| {
+        (StatusCode::SERVICE_UNAVAILABLE, error.to_string()).into_response()
+    };
+    let stack = || {
+        ServiceBuilder::new()
+            .layer(HandleErrorLayer::new(failed))
+            .layer(site.layer(POLICY))
+            .buffer(16)
+            .concurrency_limit(4)
+            .layer(tower::load_shed::LoadShedLayer::new())
+    };
+    let page = {
+        let origin = origin.clone();
+        async move || origin.run("a page").await
+    };
+    let optional = |is_there: bool| {
+        let layer = is_there.then(|| (MapResponseBodyLayer::new(Body::new), site.layer(POLICY)));
+        ServiceBuilder::new().option_layer(layer)
+    };
+    let app: Router = Router::new()
+        .route("/route", route(page.clone()).layer(stack()))
+        .route("/there", route(page.clone()).layer(optional(true)))
+        .route("/missing", route(page).layer(optional(false)))
+        .with_state(());
+    for (path, is_stored) in [("/route", true), ("/there", true), ("/missing", false)] {
+        let before = origin.begun();
+        for _ in 0..2 {
+            assert_eq!(get(&app, path).await.status, 200, "{path}");
+        }
+        let expected = if is_stored { 1 } else { 2 };
+        assert_eq!(origin.begun() - before, expected, "{path}");
     }
 }

@@ -175,7 +175,7 @@ proptest! {
             .enable_all().start_paused(true).build().expect("a runtime");
         runtime.block_on(async {
             let policy = if cdn { every(LONG).cdn_cache(LONG) } else { every(LONG) };
-            let site = Site::new(|site| site.layer(policy));
+            let site = Site::new(|site| site.layer(&policy));
             let accepts: Vec<_> = coding.map(|coding| ("accept-encoding", coding)).into_iter().collect();
             site.says(before.clone()).await;
             let mut copy = Copy::from(site.get(&accepts).await);

@@ -10,9 +10,9 @@ use axum::{
     routing::get,
 };
 use perennial::{
-    Event, Perennial, Refresh,
+    Perennial, Refresh,
     entries::EntryState,
-    event::{Bypass, Outcome, Reason, Served},
+    event::{Bypass, Event, Outcome, Reason, Served},
     locks::LockKind,
 };
 use perennial_testing::{self, advance};
@@ -26,7 +26,7 @@ const INTERVAL: Duration = Duration::from_secs(60);
 fn app(site: &Perennial) -> Router {
     let policy = Refresh::every(INTERVAL).in_background();
     let layer = || {
-        site.layer(policy)
+        site.layer(&policy)
             .bypass_if(|parts| parts.headers.contains_key("cookie"))
     };
     let with = |name, value| move || async move { ([(name, value)], "page") };

@@ -23,7 +23,7 @@ use std::{
 };
 
 use axum::{
-    Extension, Router,
+    Router,
     extract::{Path, State},
     http::HeaderMap,
 };
@@ -266,7 +266,7 @@ async fn process() {
             // Changes come before and after the end of the generator.
             let turn = turns.fetch_add(1, Relaxed);
             tokio::time::sleep(Duration::from_millis(turn % 5 * 2)).await;
-            (Extension(Tags::new([path])), number)
+            (Tags::new([path]), number)
         };
         // On half of the pages, the visitor who starts a regeneration waits for the new version.
         let policy = every(Duration::from_secs(3600));
@@ -274,7 +274,7 @@ async fn process() {
             0 => policy,
             _ => policy.in_background(),
         };
-        let layer = site.layer(policy).key(variant.clone());
+        let layer = site.layer(&policy).key(variant.clone());
         app = app.route(
             &format!("/{path}"),
             axum::routing::get(handler).layer(layer),

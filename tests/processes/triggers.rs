@@ -94,7 +94,7 @@ async fn process(db: &Arc<Db>) -> SocketAddr {
         let shown = rows.iter().filter(|(id, (shelf, _))| shows(**id, *shelf));
         let shown = shown.map(|(id, (_, number))| format!("{id}:{number}"));
         let body = shown.collect::<Vec<_>>().join(" ");
-        (axum::Extension(Tags::new(tags)), body).into_response()
+        (Tags::new(tags), body).into_response()
     }
     let site = open_site(patient(), db.url()).await.expect("opens");
     let book = async |State(db): State<Arc<Db>>, Path(id): Path<u32>| {

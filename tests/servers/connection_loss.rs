@@ -75,7 +75,9 @@ fn stopping(stops: &Stops) -> Hook {
 }
 
 fn policy(lease: Duration) -> Refresh {
-    Refresh::every(INTERVAL).lease(lease).cooldown(INTERVAL)
+    Refresh::every(INTERVAL)
+        .lease_duration(lease)
+        .cooldown(INTERVAL)
 }
 
 /// A site with a store that can stop.
@@ -94,7 +96,7 @@ impl Site {
         let store = Hooked { store, hook };
         let builder = Perennial::builder().statement_timeout(STATEMENT);
         let site = builder.with_store(Box::new(store)).expect("opens");
-        let address = serve(origin.router().layer(site.layer(policy))).await;
+        let address = serve(origin.router().layer(site.layer(&policy))).await;
         Self {
             origin,
             address,
@@ -193,7 +195,7 @@ async fn stopped_in(
     path: &'static str,
 ) -> (Site, JoinHandle<()>, Option<GoOn>) {
     // No visitor waits for a stopped generator: after half an interval each gets the old version.
-    let policy = policy(LEASE).soft_timeout(INTERVAL / 2);
+    let policy = policy(LEASE).leader_wait(INTERVAL / 2);
     let site = Site::open(origin.clone(), url, policy).await;
     get(site.address, path).await;
     let visitors = site.visitors(path);

@@ -55,7 +55,7 @@ async fn job_that_uses_the_whole_pool_keeps_its_lease(db: Db) {
     let _made = db.site().await;
     with_pool!(db, pool => {
         let site = patient().with_pool(pool.clone()).await.expect("opens");
-        let locks = site.locks().lease(Duration::from_secs(5));
+        let locks = site.locks().lease_duration(Duration::from_secs(5));
         let lease = locks.try_lock("import").await.expect("answers").expect("is free");
         let job = async {
             let held = all_of(&pool).await;
@@ -157,7 +157,7 @@ async fn mark_in_a_tenants_transaction_is_in_the_sites_tables() {
         .expect("is shown");
     assert_eq!(path, "tenant", "the transaction's own stays");
     transaction.commit().await.expect("is committed");
-    pending.committed().await;
+    pending.committed().await.expect("is applied");
     assert!(work.done().await.expect("answers").is_some());
     assert_eq!(
         db.int("SELECT COUNT(*) FROM tenant.perennial_lock").await,

@@ -152,7 +152,7 @@ async fn late_note_of_work_that_was_cancelled_does_not_count_as_done(db: Db) {
 /// A site whose database is deaf to tries, and the number of tries that got no answer.
 async fn lost_tries(store: &Late, tries: usize) -> Locks {
     store.0.deaf.store(true, SeqCst);
-    let locks = store.site(LIMIT).locks().lease(LEASE);
+    let locks = store.site(LIMIT).locks().lease_duration(LEASE);
     let mut lost = JoinSet::new();
     for n in 0..tries {
         let locks = locks.clone();
@@ -173,7 +173,7 @@ async fn late_try_holds_its_lock_until_the_next_revocation() {
     let revoked = [1, 5, 20, 60, 300, 900].map(|after| after * SECOND);
     for revocation in revoked {
         let store = Late::new(Box::new(perennial_testing::Database::new()));
-        let locks = store.site(LIMIT).locks().lease(LEASE);
+        let locks = store.site(LIMIT).locks().lease_duration(LEASE);
         store.hold("try-lock");
         locks.try_lock("a").await.expect_err("is late");
         let lost = Instant::now();

@@ -535,7 +535,7 @@ async fn opened_before_its_server(kind: Kind) {
     let site = site.await.expect("opens without a server");
     let policy = Refresh::every(Duration::from_millis(10));
     let origin = Origin::default();
-    let address = serve(origin.router().layer(site.layer(policy))).await;
+    let address = serve(origin.router().layer(site.layer(&policy))).await;
     assert_eq!(get(address, "/").await.run(), 1);
     site.locks().try_lock("a").await.expect_err("is away");
 

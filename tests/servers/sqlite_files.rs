@@ -17,7 +17,7 @@ async fn lease_is_lost_with_the_file_that_it_is_in() {
     for what in ["deleted", "replaced", "log deleted"] {
         let folder = Folder::new();
         let site = patient().open(&folder.url()).await.expect("opens");
-        let locks = site.locks().lease(Duration::from_secs(3));
+        let locks = site.locks().lease_duration(Duration::from_secs(3));
         let lease = locks
             .try_lock("job")
             .await
@@ -63,7 +63,7 @@ async fn tables_that_vanish_are_made_again(db: Db) {
     }
     let lease = site
         .locks()
-        .lease(Duration::from_secs(2))
+        .lease_duration(Duration::from_secs(2))
         .try_lock("job")
         .await;
     let lease = lease.expect("answers").expect("is free");

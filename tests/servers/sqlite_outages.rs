@@ -31,7 +31,7 @@ fn db(folder: &Folder) -> Db {
 async fn another_writers_lock_delays_no_warm_page_and_the_site_recovers() {
     let folder = Folder::new();
     let policy = Refresh::every(SHORT).in_background().cooldown(SHORT);
-    let (origin, address) = serve_origin(&folder.site().await, policy).await;
+    let (origin, address) = serve_origin(&folder.site().await, &policy).await;
     assert_eq!(get(address, "/").await.run(), 1);
 
     let mut writer = SqliteConnection::connect(&folder.url())
@@ -184,20 +184,20 @@ async fn an_unreadable_row_counts_as_none_and_is_replaced() {
         "UPDATE perennial_entry SET metadata = '{'",
     ];
     // A row of an unknown age is stale, and the leader waits for the new version.
-    let policy = Refresh::every(LONG).soft_timeout(LONG);
+    let policy = Refresh::every(LONG).leader_wait(LONG);
     for spoil in spoils {
         let folder = Folder::new();
-        let (_, before) = serve_origin(&folder.site().await, policy).await;
+        let (_, before) = serve_origin(&folder.site().await, &policy).await;
         get(before, "/").await;
         // While a publish is slow, the visitor already gets the page.
         until("the page is stored, and spoilt", async || {
             db(&folder).execute(spoil).await == 1
         })
         .await;
-        let (origin, address) = serve_origin(&folder.site().await, policy).await;
+        let (origin, address) = serve_origin(&folder.site().await, &policy).await;
         origin.run("an earlier one").await;
         assert_eq!(get(address, "/").await.run(), 2, "{spoil}");
-        let (origin, after) = serve_origin(&folder.site().await, policy).await;
+        let (origin, after) = serve_origin(&folder.site().await, &policy).await;
         assert_eq!(get(after, "/").await.run(), 2, "{spoil}");
         assert_eq!(origin.begun(), 0, "{spoil}: it was not replaced");
     }
@@ -282,8 +282,8 @@ async fn database_that_cannot_be_opened_is_an_error_with_a_remedy() {
 
 async fn column_of_a_newer_release_does_not_disturb_a_running_site(db: Db) {
     let (site, other) = (db.site().await, db.site().await);
-    let (origin, first) = serve_origin(&site, every(LONG).soft_timeout(LONG)).await;
-    let (_, second) = serve_origin(&other, every(LONG).soft_timeout(LONG)).await;
+    let (origin, first) = serve_origin(&site, every(LONG).leader_wait(LONG)).await;
+    let (_, second) = serve_origin(&other, every(LONG).leader_wait(LONG)).await;
     assert_eq!(get(first, "/").await.run(), 1);
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let visitors = tokio::spawn(async move {

@@ -153,11 +153,11 @@ async fn state_of_a_handler_is_freed_with_the_site() {
         .with_state(());
     get(&app, "/").await;
     let made = site.regenerate(app.clone(), ["/"]).await;
-    assert_eq!(made, [("/".to_owned(), Some(Served::Generated))]);
+    assert!(matches!(made[0].result, Ok(Served::Generated)));
     site.shutdown().await;
     let closed = site.regenerate(app.clone(), ["/"]).await;
     let answer = Served::Bypass(Bypass::ShuttingDown);
-    assert_eq!(closed, [("/".to_owned(), Some(answer))]);
+    assert_eq!(closed[0].result.clone().ok(), Some(answer));
     drop((app, site));
     until("the handler's state is freed", async || {
         Arc::strong_count(&held) == 1
@@ -218,7 +218,7 @@ async fn nested_routes_are_invalidated_by_the_original_path() {
             "{path} is purged"
         );
         let made = site.regenerate(app.clone(), [path]).await;
-        assert_eq!(made, [(path.to_owned(), Some(Served::Generated))]);
+        assert!(matches!(made[0].result, Ok(Served::Generated)));
         runs += 3;
         assert_eq!(origin.begun(), runs);
     }

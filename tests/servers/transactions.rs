@@ -7,7 +7,7 @@ use perennial_store::{Epoch, Invalidated, Number, Numbered};
 use tokio::task::JoinSet;
 
 use perennial_testkit::{
-    Db, Origin, on_database, on_each_database, on_each_server,
+    Db, Origin, on_database, on_each_database, on_each_server, open_site, patient,
     peers::{HEARD, hears, pair},
     until, with_pool,
 };
@@ -39,7 +39,7 @@ async fn invalidation_is_committed_or_rolled_back_with_its_transaction(db: Db) {
             let mut transaction = pool.begin().await.expect("begins");
             let pending = a.site.invalidate_in(&mut transaction, ["list"]).await.expect("is written");
             transaction.rollback().await.expect("is rolled back");
-            pending.committed().await;
+            pending.committed().await.expect("is applied");
             assert_eq!(waiting(&db).await, Some(0));
             tokio::time::sleep(HEARD).await;
             assert_eq!([a.run("/a").await, b.run("/a").await], [run; 2]);
@@ -52,7 +52,7 @@ async fn invalidation_is_committed_or_rolled_back_with_its_transaction(db: Db) {
                 let pending = pending.expect("is written");
                 transaction.commit().await.expect("is committed");
                 if at_once {
-                        pending.committed().await;
+                        pending.committed().await.expect("is applied");
                         assert_eq!(waiting(&db).await, Some(0));
 
     } else {
@@ -66,7 +66,7 @@ async fn invalidation_is_committed_or_rolled_back_with_its_transaction(db: Db) {
             let mut transaction = pool.begin().await.expect("begins");
             let pending = a.site.purge_in(&mut transaction, ["list"]).await.expect("is written");
             transaction.commit().await.expect("is committed");
-            pending.committed().await;
+            pending.committed().await.expect("is applied");
             assert!(a.run("/a").await > last, "the purged page is not served");
         });
 }
@@ -133,7 +133,7 @@ async fn author_knows_the_invalidation_that_another_process_has_applied(db: Db) 
             let committed = synced.expect("answers").committed;
             let ids = committed.into_iter().map(|row| row.id).collect();
             store.ask(Number::new(ids)).await.expect("answers");
-            pending.committed().await;
+            pending.committed().await.expect("is applied");
             let before = std::mem::replace(&mut run, a.run("/a").await);
             assert!(run > before, "the purged page is not served");
         }
@@ -209,15 +209,21 @@ async fn transaction_elsewhere_is_told_so(db: Db) {
 #[tokio::test(flavor = "multi_thread")]
 async fn author_of_a_transaction_gets_a_cookie() {
     let db = Db::sqlite().await.expect("is there");
-    let site = db.site().await;
+    let site = open_site(patient().read_own_writes(), db.url())
+        .await
+        .expect("opens");
     let pool = sqlx::SqlitePool::connect(db.url()).await.expect("opens");
-    let layer = site.invalidate_as_responses_say().read_own_writes();
+    let layer = site.invalidate_by_response_tags();
     let own = site.clone();
     let change = axum::routing::post(async move || {
         let mut transaction = pool.begin().await.expect("begins");
         let pending = own.invalidate_in(&mut transaction, ["list"]).await;
         transaction.commit().await.expect("is committed");
-        pending.expect("is written").committed().await;
+        pending
+            .expect("is written")
+            .committed()
+            .await
+            .expect("is applied");
     });
     let app = axum::Router::new().route("/change", change.layer(layer));
     let address = perennial_testkit::serve(app).await;
@@ -258,7 +264,7 @@ mod servers {
                 tokio::time::sleep(Duration::from_millis(300)).await;
                 applying.rollback().await.expect("is rolled back");
             };
-            tokio::join!(pending.committed(), gives_up);
+            let (_, ()) = tokio::join!(pending.committed(), gives_up);
             assert!(a.run("/a").await > run, "the purged page is not served");
         });
     }
@@ -278,12 +284,12 @@ mod servers {
                 let mut another = another.expect("begins");
                 let other = site.invalidate_in(&mut another, ["list"]).await.expect("is written");
                 another.commit().await.expect("is committed");
-                other.committed().await;
+                other.committed().await.expect("is applied");
                 assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
                 run = hears(&b, "/a", run).await;
             }
             transaction.commit().await.expect("is committed");
-            pending.committed().await;
+            pending.committed().await.expect("is applied");
             assert!(hears(&b, "/a", run).await > run);
         });
     }

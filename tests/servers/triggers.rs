@@ -9,7 +9,7 @@ use axum::{
     routing::{get, post},
 };
 use perennial::{
-    Builder, Perennial, Refresh, Tags,
+    Builder, Generation, Perennial, Refresh, Tags,
     driver::Engine,
     sql::{ColumnType, Trigger, TriggerFault},
 };
@@ -76,9 +76,8 @@ async fn price_of(db: &Db, id: usize) -> i64 {
 
 /// Returns the content of a key, which shows the price where it has to be generated, and has the product's tag.
 async fn content_with(site: &Perennial, key: &str, policy: &Refresh, price: i64) -> String {
-    let tags = site.clone();
-    let generate = move || async move {
-        tags.tag(["product-0"]);
+    let generate = async move |generation: Generation| {
+        generation.tag("product-0");
         Ok::<_, std::io::Error>(price.to_string())
     };
     let content = site.content(key, policy, generate).await;
@@ -97,14 +96,11 @@ fn bigint(db: &Db) -> &'static str {
 async fn process(db: &Arc<Db>) -> std::net::SocketAddr {
     // As many as there are authors: one too many would get the old version.
     let builder = patient().trigger(products()).max_regenerations(AUTHORS);
+    let builder = builder.read_own_writes();
     let site = open(db, builder).await;
     let show = async |State(db): State<Arc<Db>>, Path(id): Path<usize>| {
         let price = price_of(&db, id).await;
-        (
-            axum::Extension(Tags::new([format!("product-{id}")])),
-            price.to_string(),
-        )
-            .into_response()
+        (Tags::new([format!("product-{id}")]), price.to_string()).into_response()
     };
     let change = async |State(db): State<Arc<Db>>, Path(id): Path<usize>| {
         let change = format!("UPDATE product SET price = price + 1 WHERE id = {id}");
@@ -112,9 +108,9 @@ async fn process(db: &Arc<Db>) -> std::net::SocketAddr {
     };
     // Nobody but its author waits for a new version.
     let policy = Refresh::every(LONG).in_background();
-    let writes = site.invalidate_as_responses_say().read_own_writes();
+    let writes = site.invalidate_by_response_tags();
     let app = Router::new()
-        .route("/{id}", get(show).layer(site.layer(policy)))
+        .route("/{id}", get(show).layer(site.layer(&policy)))
         .route("/{id}/change", post(change).layer(writes))
         .with_state(Arc::clone(db));
     serve(app).await

@@ -75,7 +75,7 @@ pub(crate) async fn run(process: Arc<Process>, name: String, mut random: Random,
 }
 
 async fn wait(process: &Arc<Process>, time: Duration) -> &'static str {
-    let locks = process.site.locks().lease(Duration::from_secs(3));
+    let locks = process.site.locks().lease_duration(Duration::from_secs(3));
     match locks.lock("job").wait(WAIT).await {
         Ok(lease) => {
             // The lock is held from here on.
@@ -106,7 +106,7 @@ async fn exclusive(process: &Arc<Process>, time: Duration) -> &'static str {
             Ok::<_, Infallible>(Response::new(Full::new(Bytes::new())))
         }
     });
-    let locks = process.site.locks().lease(Duration::from_secs(3));
+    let locks = process.site.locks().lease_duration(Duration::from_secs(3));
     let layer = ExclusiveLayer::new(&locks, |_| "vault".into()).wait(WAIT);
     let request = Request::new(Full::new(Bytes::new()));
     match layer

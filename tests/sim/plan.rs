@@ -95,11 +95,11 @@ fn resource(key: u64, random: &mut Random) -> Resource {
         cooldown: seconds(random.one_of(&[1, 3])),
     };
     let policy = Refresh::every(terms.interval)
-        .soft_timeout(terms.wait)
-        .first_wait(terms.first)
-        .timeout(terms.timeout)
+        .leader_wait(terms.wait)
+        .follower_wait(terms.first)
+        .generator_timeout(terms.timeout)
         .cooldown(terms.cooldown)
-        .lease(seconds(random.one_of(&[1, 4, 10])));
+        .lease_duration(seconds(random.one_of(&[1, 4, 10])));
     Resource {
         name: if route {
             format!("/k{key}")

@@ -16,7 +16,7 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Empty, Full};
-use perennial::{Perennial, event::Served, layer::ResponseBody, locks::Lease};
+use perennial::{Perennial, Warmed, event::Served, layer::ResponseBody, locks::Lease};
 use perennial_store::error::BoxError;
 use tokio::sync::{mpsc, oneshot};
 use tower::{Layer, ServiceExt, util::BoxCloneSyncService};
@@ -101,7 +101,7 @@ impl Process {
                         Ok::<_, Infallible>(response)
                     }
                 });
-                let service = site.layer(resource.policy).tag("list").layer(inner);
+                let service = site.layer(&resource.policy).tag("list").layer(inner);
                 let read =
                     service.and_then(async |response: Response<ResponseBody<Full<Bytes>>>| {
                         let said = said(&response);
@@ -188,8 +188,18 @@ impl Process {
         let request = Request::get(name).header("x-visit", number).body(());
         let visited = self.site.regenerate(service, [request.expect("a request")]);
         match visited.await[..] {
-            [(_, Some(Served::Generated | Served::Collapsed))] => "yes",
-            [(_, Some(Served::Failed))] => "error",
+            [
+                Warmed {
+                    result: Ok(Served::Generated | Served::Collapsed),
+                    ..
+                },
+            ] => "yes",
+            [
+                Warmed {
+                    result: Ok(Served::Failed),
+                    ..
+                },
+            ] => "error",
             _ => "no",
         }
     }
@@ -316,7 +326,7 @@ fn said<B>(response: &Response<B>) -> ServedAs {
 
 /// Takes the named lock, if free, for a time.
 pub(crate) async fn use_lock(process: Arc<Process>, time: Duration) {
-    let locks = process.site.locks().lease(Duration::from_secs(3));
+    let locks = process.site.locks().lease_duration(Duration::from_secs(3));
     if let Ok(Some(lease)) = locks.try_lock("job").await {
         hold(process, lease, time).await;
     }

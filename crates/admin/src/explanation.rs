@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use perennial::{
-    entries::{ExplainedCooldown, ExplainedVersion, Explanation, VersionState, visible},
+    entries::{
+        Comparison, ExplainedCooldown, ExplainedVersion, Explanation, VersionState, visible,
+    },
     event::{Bypass, Served},
 };
 
@@ -49,6 +51,9 @@ pub fn reason(explanation: &Explanation) -> String {
             visible(&missed.tags.join(", "))
         ));
     }
+    if let Some(comparison) = &explanation.comparison {
+        sentences.push(found_by(comparison));
+    }
     for name in &explanation.hidden_headers {
         sentences.push(format!(
             "The handler does not see the request's `{}`.",
@@ -65,6 +70,30 @@ pub fn remedy(explanation: &Explanation) -> &'static str {
         (_, served) => served,
     };
     remedy_of(served)
+}
+
+fn found_by(comparison: &Comparison) -> String {
+    match comparison {
+        Comparison::Same => {
+            "The handler makes the same page for this request as for everybody.".to_owned()
+        }
+        Comparison::DiffersEachTime => {
+            "Two generations of the page differ already, so it was not compared further.".to_owned()
+        }
+        Comparison::DiffersByHeader(name) => format!(
+            "The handler makes another page for this request, because of its header `{}`, which is not in the key.",
+            visible(name)
+        ),
+        Comparison::DiffersByRequest => {
+            "The handler makes another page for this request, and no single header is the reason."
+                .to_owned()
+        }
+        // Of a later release, too.
+        _ => {
+            "The page could not be compared, as its generator failed or its response is not stored."
+                .to_owned()
+        }
+    }
 }
 
 fn bytes(count: usize) -> String {
@@ -129,6 +158,7 @@ fn reason_of(why: Bypass) -> &'static str {
         }
         Bypass::EventStream => "The response is a stream of events.",
         Bypass::Status => "The status of the response is not stored.",
+        Bypass::StoreIf => "A function of the layer's `store_if` has refused the response.",
         Bypass::TooLarge => "The response is larger than the site stores.",
         Bypass::Purged => "The page was purged while it was generated.",
         Bypass::ShuttingDown => "The process is shutting down.",
@@ -187,6 +217,7 @@ fn remedy_of_bypass(why: Bypass) -> &'static str {
         }
         Bypass::EventStream => "Nothing: a stream has no end. Put it on a route without the layer.",
         Bypass::Status => "Answer with 200, 203, 204, 300, 301, 308, 404, 405, 410 or 414.",
+        Bypass::StoreIf => "Nothing, if the function is right about this response.",
         Bypass::TooLarge => "Raise `Builder::max_body` or `Builder::max_headers`.",
         Bypass::Purged => "Send the request again.",
         Bypass::ShuttingDown => "Send the request again: another process answers it.",

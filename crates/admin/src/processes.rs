@@ -30,7 +30,7 @@ pub async fn announce(site: &Perennial) -> Result<Lease, Error> {
     }
     let name = format!("{PROCESS}{}", uuid::Uuid::new_v4().simple());
     let name = LockName::of(LockKind::Housekeeping, name);
-    let listed = site.locks().lease(LEASE).lock(name);
+    let listed = site.locks().lease_duration(LEASE).lock(name);
     listed.wait(Duration::ZERO).action(action).await
 }
 

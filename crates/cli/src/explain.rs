@@ -26,6 +26,10 @@ pub(crate) struct ExplainOptions {
     /// Ask the process at this address by HTTP, past the proxies in front, as in 127.0.0.1:3000.
     #[arg(long, value_name = "ADDRESS")]
     via: Option<String>,
+    /// Run the page's handler for this request, too, and say whether the page differs by one of its headers. The handler
+    /// runs several times; nothing of it is stored.
+    #[arg(long)]
+    compare: bool,
     /// A header of the request, as in 'Accept-Language: de'.
     #[arg(long = "header", short = 'H', value_parser = named)]
     headers: Vec<(String, String)>,
@@ -105,6 +109,9 @@ impl ExplainOptions {
             .get(&url)
             .header(header::HOST, host.as_str())
             .header("Perennial-Explain", &self.token);
+        if self.compare {
+            request = request.header("Perennial-Explain-Compare", "yes");
+        }
         for (name, value) in &self.headers {
             request = request.header(name, value);
         }

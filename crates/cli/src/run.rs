@@ -73,7 +73,7 @@ impl RunOptions {
         // A missing SQLite file would be made here, with a lock of its own that nobody shares.
         let _ = source.within(source.connect().await?.close()).await;
         let site = source.site_with_tables().await?;
-        let locks = site.locks().lease(self.lease);
+        let locks = site.locks().lease_duration(self.lease);
         let wait = match self.wait {
             None => Duration::ZERO,
             Some(Some(wait)) => wait,

@@ -135,10 +135,16 @@ impl TriggerOptions {
         if !self.columns.is_empty() {
             trigger = trigger.columns(&self.columns);
         } else if engine != Engine::Postgres {
-            trigger = trigger.columns(table.columns.iter().map(|column| &*column.name));
+            trigger = trigger.columns(
+                table
+                    .columns
+                    .iter()
+                    .map(|column| &*column.name)
+                    .collect::<Vec<_>>(),
+            );
         }
         let key = table.columns.iter().filter(|column| column.is_key);
-        trigger = trigger.key(key.map(|column| &*column.name));
+        trigger = trigger.key(key.map(|column| &*column.name).collect::<Vec<_>>());
         if engine == Engine::Postgres {
             let outbox = source.table("outbox");
             let found = source

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use perennial::{DAY, Perennial, Refresh};
+use perennial::{DAY, Generation, Perennial, Refresh};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -794,7 +794,11 @@ async fn doctor_finds_what_is_wrong() {
         .await;
         let of_jobs = db.json(&["locks", "--kind", "lock"]);
         assert_eq!(of_jobs["locks"], Value::Array(Vec::new()));
-        let long = site.locks().lease(120 * HANG).try_lock("job").await;
+        let long = site
+            .locks()
+            .lease_duration(120 * HANG)
+            .try_lock("job")
+            .await;
         let long = long.expect("answers").expect("is free");
         let (text, status) = db.run(&["doctor", "locks", "--strict"]);
         assert!(status == 5 && text.contains("perennial unlock"), "{text}");
@@ -1153,9 +1157,8 @@ async fn printed_triggers_run_as_they_are() {
         }
         let page = async |price: &'static str| {
             let policy = Refresh::every(DAY);
-            let own = site.clone();
-            let generate = move || async move {
-                own.tag(["product-7", "products"]);
+            let generate = async move |generation: Generation| {
+                generation.tag(["product-7", "products"]);
                 Ok::<_, String>(price)
             };
             let content = site.content("part/7", &policy, generate).await;

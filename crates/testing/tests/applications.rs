@@ -27,7 +27,7 @@ fn open(database: &Database) -> Perennial {
 }
 
 async fn content(site: &Perennial, content: &'static str) -> String {
-    let generated = site.content("key", &POLICY, async move || Ok::<_, Infallible>(content));
+    let generated = site.content("key", POLICY, async move || Ok::<_, Infallible>(content));
     generated.await.expect("is served").to_string()
 }
 
@@ -133,7 +133,7 @@ async fn slow_database_delays_each_call() {
 #[tokio::test(start_paused = true)]
 async fn lock_whose_reply_was_lost_is_free_after_some_seconds() {
     let database = Database::new();
-    let locks = open(&database).locks().lease(DAY);
+    let locks = open(&database).locks().lease_duration(DAY);
     database.lose_replies();
     let error = locks.try_lock("a").await.expect_err("has no reply");
     assert!(is_database(&error), "{error}");

@@ -35,7 +35,7 @@ pub fn patient() -> Builder {
 
 /// A policy whose regenerating visitor waits for the new version, on a slow machine too.
 pub const fn every(interval: Duration) -> Refresh {
-    Refresh::every(interval).soft_timeout(HANG)
+    Refresh::every(interval).leader_wait(HANG)
 }
 
 /// A folder for a database, gone with the value.

@@ -164,7 +164,7 @@ impl Process {
     /// Regenerates a page, and returns the layer's answer.
     pub async fn regenerate(&self, path: &str) -> Option<Served> {
         let mut visited = self.site.regenerate(self.address.clone(), [path]).await;
-        visited.pop().expect("is visited").1
+        visited.pop().expect("is visited").result.ok()
     }
 
     /// Returns the number of the served run.

@@ -7,7 +7,6 @@
 //! all the same: the name is a hole of the stored page.
 
 use std::{
-    convert::Infallible,
     error::Error,
     net::SocketAddr,
     time::{Duration, Instant, SystemTime},
@@ -46,7 +45,9 @@ pub(crate) async fn run(
     let locks = Locks::with_pool(database.clone()).await?;
     let pool = AnyPool::connect(&options.database).await?;
     furnish(&pool, &locks, &database).await?;
-    let site = Perennial::builder().trigger(books_trigger());
+    let site = Perennial::builder()
+        .trigger(books_trigger())
+        .read_own_writes();
     let site = site.with_pool(database).await?;
 
     let best = Refresh::every(options.best_sellers_every);
@@ -55,12 +56,12 @@ pub(crate) async fn run(
         pool: pool.clone(),
         site: site.clone(),
         // The sidebar must not delay the page.
-        sidebar: best.in_background(),
+        sidebar: best.clone().in_background(),
         slow: options.slow,
     };
     // The key has no query, so that visitors cannot invent pages.
     let list = |policy| {
-        let layer = site.layer(policy).key(Key::path());
+        let layer = site.layer(&policy).key(Key::path());
         layer.tag("catalogue").hole("greeting", greeting)
     };
     let app = Router::new()
@@ -71,7 +72,7 @@ pub(crate) async fn run(
         // The trigger names the lists; the layer shows their author the change at once.
         .route(
             "/books",
-            post(add_book).layer(site.invalidate_as_responses_say().read_own_writes()),
+            post(add_book).layer(site.invalidate_by_response_tags()),
         )
         .route("/best-sellers", get(best_sellers).layer(list(best)))
         .route("/new-releases", get(new_releases).layer(list(new)))

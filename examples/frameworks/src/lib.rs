@@ -19,7 +19,7 @@ pub type Page<B> =
 
 /// Returns the list of best sellers, stored by this policy. A visitor who is logged in gets a page of
 /// the visitor's own.
-pub fn best_sellers<B: Send + 'static>(site: &Perennial, policy: Refresh) -> Page<B> {
+pub fn best_sellers<B: Send + 'static>(site: &Perennial, policy: &Refresh) -> Page<B> {
     let generate = service_fn(async |request: Request<Option<B>>| {
         let page = match request.headers().get("authorization") {
             Some(_) => "yours",

@@ -13,9 +13,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let policy = Refresh::every(Duration::from_secs(10));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
     println!("http://127.0.0.1:3000/best-sellers and http://127.0.0.1:3001/best-sellers");
-    let by_hyper = serve_by_hyper(listener, best_sellers(&site, policy));
+    let by_hyper = serve_by_hyper(listener, best_sellers(&site, &policy));
     let by_poem = Server::new(TcpListener::bind("127.0.0.1:3001"));
-    let by_poem = by_poem.run(poem_site(best_sellers(&site, policy)));
+    let by_poem = by_poem.run(poem_site(best_sellers(&site, &policy)));
     tokio::try_join!(by_hyper, by_poem)?;
     Ok(())
 }

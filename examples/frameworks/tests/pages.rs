@@ -76,7 +76,7 @@ async fn hyper_and_tower_serve_a_stored_page() {
         .await
         .expect("is free");
     let address = listener.local_addr().expect("is bound");
-    tokio::spawn(serve_by_hyper(listener, best_sellers(&site, POLICY)));
+    tokio::spawn(serve_by_hyper(listener, best_sellers(&site, &POLICY)));
     let client = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
     check(&site, async |path, headers| {
         let mut request = Request::get(format!("http://{address}{path}"));
@@ -98,7 +98,7 @@ async fn hyper_and_tower_serve_a_stored_page() {
 #[tokio::test]
 async fn poem_serves_a_stored_page() {
     let site = site();
-    let pages = poem_site(best_sellers(&site, POLICY));
+    let pages = poem_site(best_sellers(&site, &POLICY));
     check(&site, async |path, headers| {
         let mut request = poem::Request::builder().uri_str(path);
         for (name, value) in headers {

@@ -78,7 +78,7 @@ async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let mut photos = post(change).delete(change);
     let mut syncs = post(sync);
     if !options.unlocked {
-        let locks = site.locks().lease(options.lease);
+        let locks = site.locks().lease_duration(options.lease);
         let alone = ExclusiveLayer::new(&locks, album).wait(options.wait);
         photos = photos.layer(alone.action("change the photos"));
         // A second device gets its refusal at once.

@@ -82,22 +82,22 @@ struct Options {
     host: Option<HeaderValue>,
     /// The time that other requests wait for a page's first version.
     #[arg(long, value_parser = humantime::parse_duration, default_value = "30s")]
-    first_wait: Duration,
+    follower_wait: Duration,
 }
 
 impl Options {
     fn policy(&self) -> Refresh {
         let policy = if self.honour_origin {
-            Refresh::from_headers(self.every)
+            Refresh::by_headers(self.every)
         } else {
             Refresh::every(self.every)
         };
         let policy = policy
-            .soft_timeout(self.wait)
-            .lease(self.lease)
+            .leader_wait(self.wait)
+            .lease_duration(self.lease)
             // The proxy's own limit comes first, with a 504.
-            .timeout(self.timeout + Duration::from_secs(1))
-            .first_wait(self.first_wait);
+            .generator_timeout(self.timeout + Duration::from_secs(1))
+            .follower_wait(self.follower_wait);
         let policy = match self.retry_after {
             Some(cooldown) => policy.cooldown(cooldown),
             None => policy,

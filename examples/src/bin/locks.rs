@@ -38,7 +38,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     .execute(&pool)
     .await?;
 
-    let locks = Locks::with_pool(pool.clone()).await?.lease(LEASE);
+    let locks = Locks::with_pool(pool.clone()).await?.lease_duration(LEASE);
     let first = locks.clone().label("editor 1").manual_extension();
     let second = locks.label("editor 2");
 

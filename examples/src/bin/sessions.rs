@@ -90,12 +90,12 @@ async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         .ignore_extension::<Cookies>();
     let site = builder.open(&options.database).await?;
     let of_anonymous = site
-        .layer(every)
+        .layer(&every)
         .bypass_if(|parts| parts.extensions.get::<User>().is_some());
     // A request with a login may generate this page, too, and the handler does not see the login.
     // No request bypasses the cache: otherwise a request with a token causes a warning.
     let of_all = site
-        .layer(every)
+        .layer(&every)
         .ignore_extension::<User>()
         .bypass_if(|_| false);
     let shop = Shop {

@@ -323,6 +323,11 @@ impl Representation {
         }
     }
 
+    /// Returns true if the handler has said how long other caches may use the response.
+    pub(crate) fn has_cache_control(&self) -> bool {
+        !self.places.cache_control
+    }
+
     /// Fills the places in a copy of [`hit`](Self::hit).
     #[inline(always)]
     pub(crate) fn fill(&self, headers: &mut HeaderMap, of_hit: &HitHeaders<'_>) {

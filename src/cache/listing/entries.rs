@@ -3,10 +3,18 @@
 
 use std::time::Duration;
 
+use http::StatusCode;
 use perennial_store::error::words::seconds;
 
 use crate::cache::history::PastVersion;
 use perennial_store::{Fence, Holder, words};
+
+fn number<S: serde::Serializer>(
+    status: &Option<StatusCode>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serde::Serialize::serialize(&status.map(|status| status.as_u16()), serializer)
+}
 
 /// A choice of entries, for [`Perennial::entries`](crate::Perennial::entries).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +36,11 @@ impl Default for EntryFilter {
 
 impl EntryFilter {
     /// Returns a filter that every entry passes.
+    ///
+    /// ```
+    /// # use perennial::entries::{EntryFilter, EntryState};
+    /// let filter = EntryFilter::new();
+    /// ```
     pub fn new() -> Self {
         Self {
             prefix: String::new(),
@@ -40,36 +53,66 @@ impl EntryFilter {
     }
 
     /// Sets the beginning of the keys. Default: every key.
+    ///
+    /// ```
+    /// # use perennial::entries::{EntryFilter, EntryState};
+    /// let filter = EntryFilter::new().prefix("/books/");
+    /// ```
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
     /// Sets a tag that the entries have. Default: any.
+    ///
+    /// ```
+    /// # use perennial::entries::{EntryFilter, EntryState};
+    /// let filter = EntryFilter::new().tag("books");
+    /// ```
     pub fn tag(mut self, tag: impl Into<String>) -> Self {
         self.tag = Some(tag.into());
         self
     }
 
     /// Sets the beginning of a tag that the entries have. Default: any.
+    ///
+    /// ```
+    /// # use perennial::entries::{EntryFilter, EntryState};
+    /// let filter = EntryFilter::new().tag_prefix("book-");
+    /// ```
     pub fn tag_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.tag_prefix = Some(prefix.into());
         self
     }
 
     /// Sets the state of the entries. Default: any.
+    ///
+    /// ```
+    /// # use perennial::entries::{EntryFilter, EntryState};
+    /// let filter = EntryFilter::new().state(EntryState::Stale);
+    /// ```
     pub fn state(mut self, state: EntryState) -> Self {
         self.state = Some(state);
         self
     }
 
     /// Continues at [`EntryPage::next`] of the page before. Default: at the first key.
+    ///
+    /// ```
+    /// # use perennial::entries::{EntryFilter, EntryState};
+    /// let filter = EntryFilter::new().start_at("/books/7");
+    /// ```
     pub fn start_at(mut self, next: impl Into<String>) -> Self {
         self.from = Some(next.into());
         self
     }
 
     /// Sets the largest number of entries on a page. Default: 100.
+    ///
+    /// ```
+    /// # use perennial::entries::{EntryFilter, EntryState};
+    /// let filter = EntryFilter::new().limit(20);
+    /// ```
     ///
     /// # Panics
     ///
@@ -155,7 +198,8 @@ pub struct Entry {
     /// The state.
     pub state: EntryState,
     /// The status of the response, or `None` if nothing is stored.
-    pub status: Option<u16>,
+    #[serde(serialize_with = "number")]
+    pub status: Option<StatusCode>,
     /// The age of the version; zero if nothing is stored.
     #[serde(rename = "age_s", serialize_with = "seconds")]
     pub age: Duration,

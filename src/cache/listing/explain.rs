@@ -47,10 +47,14 @@ pub struct Explanation {
         deserialize_with = "read_optional"
     )]
     pub holds_for: Option<Duration>,
-    /// The page was found [changed although nobody had invalidated it](crate::Event::MissedInvalidation), as far
+    /// The page was found [changed although nobody had invalidated it](crate::event::Event::MissedInvalidation), as far
     /// as this process knows.
     #[serde(default)]
     pub missed_invalidation: Option<MissedInvalidation>,
+    /// What the page differs by, if the operator has asked for the comparison, which runs the handler
+    /// (`perennial explain --compare`).
+    #[serde(default)]
+    pub comparison: Option<Comparison>,
     /// The names of the request's credentials (`cookie`, `authorization`) that the handler does not see.
     pub hidden_headers: Vec<String>,
 }
@@ -84,6 +88,23 @@ pub struct ExplainedVersion {
     /// The names of the [holes](crate::layer::RefreshLayer::hole).
     #[serde(default)]
     pub holes: Vec<String>,
+}
+
+/// What the comparison of a page with the page for a visitor's own request has found, in an [`Explanation`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Comparison {
+    /// The page is the same for this request as for everybody.
+    Same,
+    /// Two generations of the page for everybody differ already, as by a time of day, so nothing can be said.
+    DiffersEachTime,
+    /// The page differs, and is the same without this header of the request.
+    DiffersByHeader(String),
+    /// The page differs, and no single header is the reason.
+    DiffersByRequest,
+    /// The page could not be compared: its generator fails, or its response is not stored.
+    NotCompared,
 }
 
 /// The pause after a failed generation, in an [`Explanation`].
@@ -148,6 +169,7 @@ impl Explanation {
             cooldown: None,
             holds_for: None,
             missed_invalidation: None,
+            comparison: None,
             hidden_headers: Vec::new(),
         }
     }
@@ -272,6 +294,7 @@ impl Listing {
         Ok(Explanation {
             version: Some(found),
             missed_invalidation: missed.map(Arc::unwrap_or_clone),
+            comparison: None,
             ..explanation
         })
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Response;
+use http::StatusCode;
 use perennial_store::{
     EntryRow, Error, Fence, Latest, List, LockInfo, LockKind, LockName, Probe, name::bounded,
 };
@@ -150,7 +151,7 @@ impl Listing {
         let entry = Entry {
             layer: description.layer,
             state,
-            status: Some(row.status),
+            status: StatusCode::from_u16(row.status).ok(),
             age: row.age,
             interval: row.interval,
             next_regeneration,

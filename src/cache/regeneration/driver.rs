@@ -261,7 +261,7 @@ impl Driver {
 
     fn probe(&self, known: Fence) -> ActionFuture {
         let (regenerations, key) = (Arc::clone(&self.regenerations), self.key.clone());
-        let (name, policy) = (self.lock_name(), self.policy);
+        let (name, policy) = (self.lock_name(), self.policy.clone());
         let newest = self.regeneration.newest().cloned();
         let readable = self.work.as_ref().and_then(|work| work.readable.clone());
         Box::pin(async move {
@@ -306,7 +306,7 @@ impl Driver {
     fn acquire(&self, seen: Fence) -> ActionFuture {
         let name = self.lock_name();
         let locks = self.regenerations.environment.locks.clone();
-        let locks = locks.lease(self.policy.lease);
+        let locks = locks.lease_duration(self.policy.lease_duration);
         Box::pin(async move {
             match locks.take(&name, "", Some(seen)).await {
                 Ok(lease) => (Input::Acquired(lease.as_ref().map(Lease::fence)), lease),

@@ -22,8 +22,9 @@ use crate::{
     },
     clock::micros,
     event::Reason,
-    extensions::{RefreshAfter, Tags},
+    extensions::{ExpireAfter, RefreshAfter, Tags},
     holes::HolePlaces,
+    http::cdn_tags::CdnTags,
     ordered::assert_no_lock_is_held,
     policy::GenerationTimes,
 };
@@ -96,7 +97,7 @@ impl Driver {
             &self.key,
             self.outer.take(),
             self.permit.clone(),
-            self.policy.timeout,
+            self.policy.generator_timeout,
             snapshot.epoch,
         ));
         let run = async move {
@@ -109,7 +110,7 @@ impl Driver {
         let before = self.regeneration.newest().cloned();
         let fence = self.lease.as_ref().map(Lease::fence);
         self.generator_begins(reason);
-        let (regenerations, policy) = (Arc::clone(&self.regenerations), self.policy);
+        let (regenerations, policy) = (Arc::clone(&self.regenerations), self.policy.clone());
         let environment = &regenerations.environment;
         // Without a lease there is no time of the database's, and the process's clock has to do.
         let began = fence.map_or_else(|| environment.store.wall_clock(), Fence::acquired_at);
@@ -134,12 +135,19 @@ impl Driver {
                     let tags: Tags = said.get().cloned().unwrap_or_default();
                     let Tags(tags) = tags.and(inherited.tags.iter());
                     let refresh_after = said.get().map(|RefreshAfter(after)| *after);
+                    let refresh_after = refresh_after.or(inherited.refresh_after);
+                    let expire_after = said.get().map(|ExpireAfter(after)| *after);
+                    let expire_after = expire_after
+                        .into_iter()
+                        .chain(inherited.expire_after())
+                        .min();
                     let metadata = Metadata {
                         epoch: inherited.limit_epoch(epoch),
                         sightings,
                         revision,
                         tags,
                         refresh_after,
+                        expire_after,
                         parts_fresh_for: inherited.fresh_for().filter(|_| !policy.outlives_parts),
                         parts: inherited.keys.into_iter().collect(),
                         depends_on_everything: inherited.depends_on_everything,
@@ -147,6 +155,11 @@ impl Driver {
                         modified,
                         holes,
                         is_damaged: false,
+                    };
+                    let cdn_tags = said.get::<CdnTags>().copied();
+                    let response = match cdn_tags {
+                        Some(cdn_tags) => cdn_tags.added_to(response, &metadata.tags),
+                        None => response,
                     };
                     let mut page = Page::new(&key, response, metadata, before);
                     regenerations.warn_of_retagging(before, &page);

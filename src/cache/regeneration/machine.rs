@@ -443,7 +443,7 @@ impl<B: SameContent> Regeneration<B> {
     pub(crate) fn timer(&self, context: &DecisionContext<'_>) -> Option<Tick> {
         match &self.state {
             State::WaitingForPeer { until, .. } => Some(*until),
-            State::Generating { began, .. } => Some(*began + context.policy.timeout),
+            State::Generating { began, .. } => Some(*began + context.policy.generator_timeout),
             State::Publishing(publishing) => match publishing.retry_at {
                 Some(retry_at) => Some(retry_at),
                 None if publishing.served_unsaved => None,
@@ -603,7 +603,7 @@ impl<'a, B: SameContent> Transition<'a, B> {
                 },
                 Input::TimerFired,
             ) => {
-                let timeout = self.context.policy.timeout;
+                let timeout = self.context.policy.generator_timeout;
                 let late = Failure::new(format!("the generator took longer than {timeout:?}"));
                 self.generated(lease, snapshot, began, Generated::Failed(late));
                 if let Some(conclusion) = &mut self.output.conclusion {
@@ -877,7 +877,7 @@ impl<'a, B: SameContent> Transition<'a, B> {
                 // A status and a size may change soon; the other reasons are properties of the
                 // route.
                 let time = match why {
-                    Bypass::Status | Bypass::TooLarge => policy.cooldown_time(),
+                    Bypass::Status | Bypass::StoreIf | Bypass::TooLarge => policy.cooldown_time(),
                     _ => policy.interval,
                 };
                 self.conclude(Outcome::NotStored(why));
@@ -1023,6 +1023,7 @@ impl<'a, B: SameContent> Transition<'a, B> {
         let interval = meta.terms(self.context.policy).interval;
         let (is_brief, is_negative) = (self.machine.request.is_kept_briefly, meta.is_negative());
         let usual = self.context.retention;
+        let end = meta.stored.expire_after.unwrap_or(Duration::MAX);
         let retention = if is_brief {
             BRIEF_RETENTION
         } else if is_negative {
@@ -1030,6 +1031,7 @@ impl<'a, B: SameContent> Transition<'a, B> {
         } else {
             interval.saturating_add(usual)
         };
+        let retention = retention.min(end);
         Keeping {
             interval,
             retention,
@@ -1079,7 +1081,7 @@ impl<'a, B: SameContent> Transition<'a, B> {
     /// While the store fails, the new version is served unsaved, and the publish is tried again for the
     /// length of a lease, for at most [`PUBLISH_RETRY_LIMIT`], and only while the version is servable.
     fn publish_failed(&mut self, mut publishing: Publishing<B>) {
-        let retry = self.context.policy.lease.min(PUBLISH_RETRY_LIMIT);
+        let retry = self.context.policy.lease_duration.min(PUBLISH_RETRY_LIMIT);
         let retries_end = publishing.new.published_at + retry;
         let is_last = publishing.served_unsaved && self.context.now > retries_end;
         if !publishing.served_unsaved {

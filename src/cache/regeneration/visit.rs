@@ -172,7 +172,14 @@ impl Regenerations {
         drop(running);
         // The driver exists before the caller's closure runs: if the closure panics, the drop of
         // the driver lets another request start.
-        let mut driver = Driver::new(self, key, *policy, regeneration, sender, previous_release);
+        let mut driver = Driver::new(
+            self,
+            key,
+            policy.clone(),
+            regeneration,
+            sender,
+            previous_release,
+        );
         driver.started_by(run.and_then(|run| run.chain()), inherited_permit);
         match generate() {
             Ok(work) => driver.generates_by(work),

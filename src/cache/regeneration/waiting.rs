@@ -55,7 +55,7 @@ impl<B: Clone> Progress<B> {
     pub(crate) fn wait(&self, visitor: &Visitor, context: &DecisionContext<'_>) -> Next<B> {
         let policy = context.policy;
         let limit = |limit| visitor.arrived + limit;
-        let first = limit(policy.first_wait);
+        let first = limit(policy.follower_wait);
         // With a placeholder in hand, not even the leader waits for a generator.
         let waits_as_leader =
             visitor.leads && (!visitor.has_placeholder || self.has_servable_for(visitor, context));
@@ -72,10 +72,10 @@ impl<B: Clone> Progress<B> {
             Self::Done(answer) => return Next::Answer(answer.clone()),
             // The statement's limit ends the probe, unless the runtime of the leader has stopped.
             Self::Probing if waits_as_leader => {
-                limit(policy.timeout.max(context.statement_timeout))
+                limit(policy.generator_timeout.max(context.statement_timeout))
             }
             // There may be a version in the store, so the wait is at least as long as the store may take.
-            Self::Probing => limit(policy.first_wait.max(context.store_patience)),
+            Self::Probing => limit(policy.follower_wait.max(context.store_patience)),
             Self::Stale {
                 version,
                 generating,
@@ -85,12 +85,12 @@ impl<B: Clone> Progress<B> {
                 } else {
                     context.store_patience
                 };
-                let soft_timeout = if version.is_only_verified(context) {
+                let leader_wait = if version.is_only_verified(context) {
                     Duration::ZERO
                 } else {
-                    policy.soft_timeout
+                    policy.leader_wait
                 };
-                let soft = limit(soft_timeout.min(patience));
+                let soft = limit(leader_wait.min(patience));
                 let freshness = version.freshness_for(context, visitor.min_epoch);
                 match (freshness, waits_as_leader) {
                     // This is the promise: while a version may be served, only the leader waits.
@@ -126,7 +126,7 @@ impl<B: Clone> Progress<B> {
             }
             Self::Passing(why) if !waits_as_leader => return Next::Answer(Answer::Pass(*why)),
             Self::Passing(why) => {
-                let until = limit(policy.timeout.max(context.statement_timeout));
+                let until = limit(policy.generator_timeout.max(context.statement_timeout));
                 return if context.now < until {
                     Next::Until(until)
                 } else {
@@ -154,7 +154,7 @@ impl<B: Clone> Progress<B> {
         context: &DecisionContext<'_>,
     ) -> Next<B> {
         let answer = || Next::Answer(Answer::Version(version.clone()));
-        let first = visitor.arrived + context.policy.first_wait;
+        let first = visitor.arrived + context.policy.follower_wait;
         let restart = || {
             // A leader has brought its generator already.
             if context.now < first && !visitor.leads {

@@ -189,6 +189,7 @@ impl HoleFunctions {
     }
 
     /// Returns true if one of these holes is streamed.
+    #[cfg(feature = "compression")]
     pub(in crate::layer) fn stream_any_of(&self, names: &[Arc<str>]) -> bool {
         let holes = self.names.iter().zip(&self.holes);
         let mut streamed = holes.filter(|(_, hole)| hole.is_streamed);

@@ -100,24 +100,53 @@ impl Holes {
 
     /// Returns the mark of a hole whose filling is shown as text, in HTML or XML, also within a quoted
     /// attribute.
+    ///
+    /// ```
+    /// # fn f(holes: perennial::layer::Holes) -> String {
+    /// format!("<b>{}</b>", holes.text("name"))
+    /// # }
+    /// ```
     pub fn text(&self, name: &str) -> String {
         self.mark(name, Escape::Text)
     }
 
     /// Returns the mark of a hole whose filling becomes a string of JSON or JavaScript, with its quotes; also
     /// within a `<script>` of HTML.
+    ///
+    /// ```
+    /// # fn f(holes: perennial::layer::Holes) -> String {
+    /// format!("<script>let name = {};</script>", holes.json("name"))
+    /// # }
+    /// ```
     pub fn json(&self, name: &str) -> String {
         self.mark(name, Escape::Json)
     }
 
     /// Returns the mark of a hole whose filling is written as it is: the function makes HTML, and escapes what
     /// is not its own.
+    ///
+    /// ```
+    /// # fn f(holes: perennial::layer::Holes) -> String {
+    /// format!("<aside>{}</aside>", holes.html("cart"))
+    /// # }
+    /// ```
     pub fn html(&self, name: &str) -> String {
         self.mark(name, Escape::Html)
     }
 
     /// Says that the marks of a hole may be missing in the body, as where the handler has asked for one in
     /// advance.
+    ///
+    /// ```
+    /// # fn f(holes: perennial::layer::Holes, is_short: bool) -> String {
+    /// let cart = holes.text("cart");
+    /// if is_short {
+    ///     holes.unused("cart");
+    ///     return "a page without a cart".to_owned();
+    /// }
+    /// format!("a page with {cart}")
+    /// # }
+    /// ```
     pub fn unused(&self, name: &str) {
         let mut state = locked(&self.0.state);
         let is_of = |mark: &&mut Mark| *self.0.names[mark.name] == *name;

@@ -21,7 +21,7 @@ use crate::{cache::Cache, extensions::Tags};
 /// If the client disconnects while the service runs, the given tags are invalidated, as the service may
 /// have changed something. So put authorization into an outer layer: otherwise any visitor can
 /// invalidate. Where only responses name the tags
-/// ([`invalidate_as_responses_say`](crate::Perennial::invalidate_as_responses_say)), the service runs in
+/// ([`invalidate_by_response_tags`](crate::Perennial::invalidate_by_response_tags)), the service runs in
 /// a task of its own, and on to its end: put a timeout inside of the layer. Tags of a response beside
 /// given ones are lost with the client; [`invalidate_in`](crate::Perennial::invalidate_in) loses none.
 ///
@@ -37,21 +37,6 @@ pub struct InvalidateLayer {
 impl InvalidateLayer {
     pub(crate) fn with_cache(cache: Arc<Cache>, tags: Tags) -> Self {
         Self { cache, tags }
-    }
-
-    /// Lets the author of a change see it in each process. Default: the author may get the old page
-    /// for a second, or while it is regenerated.
-    ///
-    /// After an invalidation by this layer or the handler, the response sets a cookie for ten seconds
-    /// (`HttpOnly`, `SameSite=Lax`), whose name begins with `perennial-epoch-` and ends with a number
-    /// of the site and one of the process. A request with such cookies waits until its process knows
-    /// the invalidations of the other processes of the site, and then for the new version. If another
-    /// request generates that, the wait ends after [`first_wait`](crate::Refresh::first_wait). A page
-    /// in a cooldown is served as to everybody. Each process needs the setting, which holds for all
-    /// layers of the site.
-    pub fn read_own_writes(self) -> Self {
-        self.cache.read_own_writes();
-        self
     }
 }
 

@@ -1,9 +1,6 @@
 //! Calls the inner service, and settles the [`Change`] that the request may be.
 
-use std::{
-    pin::Pin,
-    task::{Context, Poll},
-};
+use std::task::{Context, Poll};
 
 use http::{Request, Response};
 use tokio::task::JoinError;
@@ -13,6 +10,7 @@ use tracing::Instrument;
 use super::{
     InvalidateLayer,
     change::{Change, is_safe, names},
+    future::InvalidateFuture,
 };
 use crate::extensions::Tags;
 
@@ -34,7 +32,7 @@ where
 {
     type Response = Response<ResBody>;
     type Error = S::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<ResBody>, S::Error>> + Send>>;
+    type Future = InvalidateFuture<S::Future, ResBody, S::Error>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
@@ -44,7 +42,7 @@ where
         let safe = is_safe(request.method());
         let response = self.inner.call(request);
         if safe {
-            return Box::pin(response);
+            return InvalidateFuture::safe(response);
         }
         // This is made before the future is polled: the service may have begun in `call`, and the
         // future may be dropped without a poll.
@@ -59,7 +57,7 @@ where
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             let task = runtime.spawn(settled.in_current_span());
-            return Box::pin(async move {
+            return InvalidateFuture::change(async move {
                 match task.await.map_err(JoinError::try_into_panic) {
                     Ok(response) => response,
                     Err(Ok(panic)) => std::panic::resume_unwind(panic),
@@ -68,6 +66,6 @@ where
                 }
             });
         }
-        Box::pin(settled)
+        InvalidateFuture::change(settled)
     }
 }

@@ -27,12 +27,12 @@ pub(super) enum Disposition {
     Failure { shareable: bool },
 }
 
-/// Decides what becomes of a response. With `from_headers`, the response's own freshness headers decide
+/// Decides what becomes of a response. With `by_headers`, the response's own freshness headers decide
 /// whether it may be stored.
-pub(super) fn disposition(head: &Parts, key: &Key, from_headers: bool) -> Disposition {
+pub(super) fn disposition(head: &Parts, key: &Key, by_headers: bool) -> Disposition {
     let (status, headers) = (head.status, &head.headers);
     let unshareable =
-        if headers.contains_key(header::SET_COOKIE) || forbid_storing(headers, from_headers) {
+        if headers.contains_key(header::SET_COOKIE) || forbid_storing(headers, by_headers) {
             Some(Bypass::Private)
         } else if media_type(headers) == "text/event-stream" {
             Some(Bypass::EventStream)

@@ -10,13 +10,16 @@ use super::{
     request,
 };
 use crate::{
-    cache::listing::explain::Explanation,
-    event::Bypass,
+    cache::listing::explain::{Comparison, Explanation},
+    event::{Bypass, Served},
     layer::{RefreshLayer, ResponseBody},
 };
 
 /// The header of the token.
 const EXPLAIN: HeaderName = HeaderName::from_static("perennial-explain");
+
+/// Beside the token, asks for the comparison, which runs the handler.
+const COMPARE: HeaderName = HeaderName::from_static("perennial-explain-compare");
 
 /// Returns the digest of a token. Digests are compared, so that the time of a comparison tells nothing
 /// of the token.
@@ -43,12 +46,24 @@ pub(super) fn may_be_asked(parts: &Parts, layer: &RefreshLayer) -> bool {
     layer.cache.settings().explain_token.is_some() && parts.headers.contains_key(EXPLAIN)
 }
 
-/// Explains the answer to a request, as JSON. Generates and stores nothing.
+/// Returns true for a request with the header of the comparison, and takes the header off.
+pub(super) fn is_to_be_compared(parts: &mut Parts) -> bool {
+    parts.headers.remove(COMPARE).is_some()
+}
+
+/// Explains the answer to a request, as JSON. Generates and stores nothing. `compared` is awaited where a page is
+/// stored under the request's key, or would be.
 pub(super) async fn explain<B, E>(
     layer: RefreshLayer,
     parts: Parts,
+    compared: Option<impl AsyncFnOnce(&Parts) -> Comparison>,
 ) -> Result<Response<ResponseBody<B>>, E> {
-    let explained = explanation(&layer, &parts).await;
+    let mut explained = explanation(&layer, &parts).await;
+    if let (Ok(explanation), Some(compared)) = (&mut explained, compared)
+        && !matches!(explanation.served, Served::Bypass(_))
+    {
+        explanation.comparison = Some(compared(&parts).await);
+    }
     let (status, text) = match &explained {
         Ok(explanation) => (StatusCode::OK, serde_json::to_string(explanation)),
         Err(error) => (

@@ -10,7 +10,7 @@ use perennial_store::Fence;
 #[cfg(feature = "axum")]
 use super::routing;
 use super::{own_request::OwnRequest, request::Generating, type_names};
-use crate::layer::Holes;
+use crate::{generation::Generation, layer::Holes};
 
 /// The types of extensions that a layer knows: the router's, the server's, Perennial's own, and those
 /// that the site or the layer has declared.
@@ -18,7 +18,7 @@ use crate::layer::Holes;
 /// Each type is in the list once: [`knows`](Self::knows) compares numbers, so a type that counted
 /// twice would hide an unknown one.
 #[derive(Clone, Debug)]
-pub(crate) struct KnownTypes(Vec<KnownType>);
+pub struct KnownTypes(Vec<KnownType>);
 
 #[derive(Clone, Copy, Debug)]
 struct KnownType {
@@ -84,9 +84,48 @@ impl Default for KnownTypes {
             KnownType::undeclared::<Generating>(),
             KnownType::undeclared::<Fence>(),
             KnownType::undeclared::<Holes>(),
+            KnownType::undeclared::<Generation>(),
         ])
     }
 }
+
+/// A tuple of types of extensions, for
+/// [`RefreshLayer::ignore_extensions`](crate::layer::RefreshLayer::ignore_extensions): up to twelve.
+///
+/// This trait cannot be implemented outside of this crate.
+pub trait ExtensionTypes: sealed::ExtensionTypes {}
+
+pub(crate) mod sealed {
+    use super::KnownTypes;
+
+    pub trait ExtensionTypes {
+        fn ignored_in(known: &mut KnownTypes);
+    }
+}
+
+macro_rules! extension_types {
+    ($($type:ident)*) => {
+        impl<$($type: Clone + Send + Sync + 'static),*> sealed::ExtensionTypes for ($($type,)*) {
+            fn ignored_in(known: &mut KnownTypes) {
+                $(known.declare::<$type>(false);)*
+            }
+        }
+        impl<$($type: Clone + Send + Sync + 'static),*> ExtensionTypes for ($($type,)*) {}
+    };
+}
+
+extension_types!(A);
+extension_types!(A B);
+extension_types!(A B C);
+extension_types!(A B C D);
+extension_types!(A B C D E);
+extension_types!(A B C D E F);
+extension_types!(A B C D E F G);
+extension_types!(A B C D E F G H);
+extension_types!(A B C D E F G H I);
+extension_types!(A B C D E F G H I J);
+extension_types!(A B C D E F G H I J K);
+extension_types!(A B C D E F G H I J K L);
 
 impl KnownTypes {
     /// Declares a type; a later declaration of the same type replaces an earlier one.

@@ -17,7 +17,8 @@ use super::{
 use crate::{
     cache::{Failure, Generated, parts},
     event::Bypass,
-    extensions::{RefreshAfter, Tags},
+    extensions::{ExpireAfter, RefreshAfter, Tags},
+    generation::Generation,
     http::stored,
     layer::{Holes, body::read, future::oneshot as call},
 };
@@ -39,6 +40,7 @@ where
     let (layer, service) = (&shared.layer, shared.inner());
     let mut missed = Arc::default();
     let holes = request.extensions().get::<Holes>().cloned();
+    request.extensions_mut().insert(Generation::current());
     if let (Some(holes), Some(run)) = (&holes, parts::current()) {
         holes.belong_to(&run);
     }
@@ -77,7 +79,7 @@ where
     layer.key.add_vary(&mut head.headers);
     let tags = head.extensions.get::<Tags>().cloned().unwrap_or_default();
     let tags = tags.and(&*layer.tags.0);
-    let disposition = disposition(&head, &layer.key, layer.policy.from_headers);
+    let disposition = disposition(&head, &layer.key, layer.policy.by_headers);
     let settings = layer.cache.settings();
     let answered = |response: Option<Response<Bytes>>| {
         let body = response.as_ref().map(|response| shown(response.body()));
@@ -88,6 +90,9 @@ where
         );
         failed(status.into(), response.map(Into::into))
     };
+    if disposition == Disposition::Content && !layer.store_if.iter().all(|may| may(&head)) {
+        return Generated::NotStored(Bypass::StoreIf, tags);
+    }
     match disposition {
         Disposition::Pass(why) => {
             match why {
@@ -113,10 +118,15 @@ where
         }
         _ if !undeclared.is_empty() => return answered(None),
         Disposition::Content if stored::size(&head.headers) > settings.max_headers => {
+            let size = format!("{} bytes of headers", stored::size(&head.headers));
+            layer
+                .hints
+                .too_large(uri.path(), &size, settings.max_headers, "max_headers");
             return Generated::NotStored(Bypass::TooLarge, tags);
         }
         _ => {}
     }
+    let declared = body.size_hint().exact();
     let body = match read(body, settings.max_body).await {
         Ok(Some(body)) if is_well_framed(&head.headers, &body) => body,
         Ok(Some(_)) => {
@@ -124,6 +134,13 @@ where
             return failed(error.into(), None);
         }
         Ok(None) if disposition == Disposition::Content => {
+            let size = match declared {
+                Some(size) => format!("{size} bytes"),
+                None => format!("more than {} bytes", settings.max_body),
+            };
+            layer
+                .hints
+                .too_large(uri.path(), &size, settings.max_body, "max_body");
             return Generated::NotStored(Bypass::TooLarge, tags);
         }
         Ok(None) => return answered(None),
@@ -151,12 +168,20 @@ where
     let mut added = vec![header::AGE, header::DATE];
     added.extend(settings.cache_status.then_some(header::CACHE_STATUS));
     added.extend(layer.policy.cdn_cache.map(|_| header::CDN_CACHE_CONTROL));
+    if let Some(cdn_tags) = layer.cdn_tags {
+        // The tags of the parts are known only when the generator has ended.
+        added.push(cdn_tags.header());
+        response.extensions_mut().insert(cdn_tags);
+    }
     stored::vary_by_coding(response.headers_mut());
     if !has_holes {
         stored::validate(&mut response, &added);
     }
     response.extensions_mut().insert(tags);
     if let Some(after) = head.extensions.get::<RefreshAfter>() {
+        response.extensions_mut().insert(*after);
+    }
+    if let Some(after) = head.extensions.get::<ExpireAfter>() {
         response.extensions_mut().insert(*after);
     }
     Generated::Content(response)

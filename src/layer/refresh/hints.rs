@@ -16,6 +16,8 @@ pub(super) struct Hints {
     authorization: AtomicBool,
     cookie: AtomicBool,
     upgrade: AtomicBool,
+    differs: AtomicBool,
+    too_large: AtomicBool,
     no_get: AtomicBool,
     got: AtomicBool,
     others: AtomicU32,
@@ -128,6 +130,52 @@ impl Hints {
                 path,
                 "the handler does not see the `Cookie` header, so a request with cookies gets the same page as all visitors (logged \
                  once for each layer). If the page depends on a cookie, see `RefreshLayer::bypass_if`"
+            );
+        }
+    }
+
+    /// In development: the page is another one for a request with this header.
+    pub(super) fn differs_by_header(&self, path: &str, name: &str) {
+        if self.differs.swap(true, Relaxed) {
+            return;
+        }
+        let remedy = match name {
+            "cookie" | "authorization" => format!(
+                "let such requests bypass the cache by `.bypass_if(|parts| parts.headers.contains_key({name:?}))`, or fill what \
+                 differs by a hole"
+            ),
+            name => format!(
+                "add the header to the key, by `.key(Key::new().header(HeaderName::from_static({name:?})))`, after an outer \
+                 middleware has reduced its values to a few"
+            ),
+        };
+        tracing::warn!(
+            path,
+            header = name,
+            "this page differs by a header that is not in its key, so everybody gets the page that is made without the header (looked \
+             for in development alone; logged once for each layer): {remedy}"
+        );
+    }
+
+    /// In development: the page is another one for a visitor's own request.
+    pub(super) fn differs_by_request(&self, path: &str) {
+        if !self.differs.swap(true, Relaxed) {
+            tracing::warn!(
+                path,
+                "the handler makes another page for a visitor's own request than for everybody, and no single header is the reason: an \
+                 extension that it reads, several headers, or the spelling of the query (looked for in development alone; logged once \
+                 for each layer). Name in the key what the page depends on, or let such requests bypass the cache by `bypass_if`"
+            );
+        }
+    }
+
+    /// A response is larger than the site stores.
+    pub(super) fn too_large(&self, path: &str, size: &str, limit: usize, setting: &str) {
+        if !self.too_large.swap(true, Relaxed) {
+            tracing::warn!(
+                path,
+                "a response has {size}, and {limit} are the most that the site stores, so each request goes to the service (logged once \
+                 for each layer). Raise `Builder::{setting}`, or take the layer off the route"
             );
         }
     }

@@ -8,7 +8,7 @@ use std::{borrow::Cow, fmt, sync::Arc};
 
 use form_urlencoded::byte_serialize;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, header, request::Parts};
-use perennial_store::http_util::host;
+use perennial_store::{http_util::host, name::IntoNames};
 
 use crate::{
     http::fields,
@@ -42,6 +42,39 @@ pub(super) struct Resource<'a> {
     pub(super) seen: Cow<'a, str>,
 }
 
+/// Pairs of a name and a value, for [`Key::by`]: an array, a `Vec` or an iterator of them.
+///
+/// This trait is implemented for all iterators over pairs of texts, and cannot be implemented otherwise.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a list of pairs of a name and a value",
+    label = "expected pairs such as `[(\"country\", \"DE\")]`",
+    note = "the function of `Key::by` returns `Some([(name, value)])`, or `None` for a request that bypasses the cache"
+)]
+pub trait IntoPairs: sealed::IntoPairs {}
+
+mod sealed {
+    pub trait IntoPairs {
+        fn into_pairs(self) -> Vec<(String, String)>;
+    }
+}
+
+// Otherwise the compiler would say that the type is no iterator.
+#[diagnostic::do_not_recommend]
+impl<P, N: AsRef<str>, V: AsRef<str>> IntoPairs for P where P: IntoIterator<Item = (N, V)> {}
+
+#[diagnostic::do_not_recommend]
+impl<P, N: AsRef<str>, V: AsRef<str>> sealed::IntoPairs for P
+where
+    P: IntoIterator<Item = (N, V)>,
+{
+    fn into_pairs(self) -> Vec<(String, String)> {
+        let pairs = self.into_iter();
+        pairs
+            .map(|(name, value)| (name.as_ref().to_owned(), value.as_ref().to_owned()))
+            .collect()
+    }
+}
+
 impl Resource<'_> {
     pub(super) fn into_owned(self) -> Resource<'static> {
         Resource {
@@ -59,12 +92,22 @@ impl Default for Base {
 
 impl Key {
     /// Returns a key of the path and the whole query.
+    ///
+    /// ```
+    /// # use perennial::Key;
+    /// let key = Key::new();
+    /// ```
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Returns a key with one name for all requests, for a layer on one route whose path has no
     /// parameters. No [content](crate::Perennial::content) may have the same name.
+    ///
+    /// ```
+    /// # use perennial::Key;
+    /// let key = Key::name("home");
+    /// ```
     pub fn name(name: impl Into<String>) -> Self {
         let name = name.into();
         Self {
@@ -88,15 +131,12 @@ impl Key {
     /// }));
     /// # }
     /// ```
-    pub fn by<Q, N, V>(function: impl Fn(&Parts) -> Option<Q> + Send + Sync + 'static) -> Self
-    where
-        Q: IntoIterator<Item = (N, V)>,
-        N: AsRef<str>,
-        V: AsRef<str>,
-    {
+    pub fn by<P: IntoPairs>(
+        function: impl Fn(&Parts) -> Option<P> + Send + Sync + 'static,
+    ) -> Self {
         let by = move |parts: &Parts| {
-            let mut values: Vec<_> = function(parts)?.into_iter().collect();
-            values.sort_by(|a, b| a.0.as_ref().cmp(b.0.as_ref()));
+            let mut values = function(parts)?.into_pairs();
+            values.sort_by(|a, b| a.0.cmp(&b.0));
             let mut query = form_urlencoded::Serializer::new(String::new());
             let query = query.extend_pairs(values).finish();
             Some(normal(&query, Part::Query).into_owned())
@@ -108,6 +148,11 @@ impl Key {
     }
 
     /// Returns a key of the path alone.
+    ///
+    /// ```
+    /// # use perennial::Key;
+    /// let key = Key::path();
+    /// ```
     pub fn path() -> Self {
         Self {
             base: Base::Uri(Query::Only(Vec::new())),
@@ -117,21 +162,51 @@ impl Key {
 
     /// Takes these parameters of the query into the key and ignores all others. Default: the whole query.
     ///
+    /// ```
+    /// # use perennial::Key;
+    /// let key = Key::new().query(["page", "sort"]);
+    /// ```
+    ///
     /// # Panics
     ///
     /// Panics for a key by [`name`](Self::name) or by a [function](Self::by).
-    pub fn query(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+    pub fn query(mut self, names: impl IntoNames) -> Self {
         assert!(
             matches!(self.base, Base::Uri(_)),
             "a key by name or by a function has no parameters of the query"
         );
-        let names = names.into_iter().map(Into::into).collect();
+        let names = names.into_names();
         self.base = Base::Uri(Query::Only(names));
         self
     }
 
+    /// Returns a key of the path and the whole query, of which the handler sees the query exactly as it was sent. By
+    /// default it sees the parameters sorted by name and in one percent-encoding, so that two spellings of one query are
+    /// one page.
+    ///
+    /// Use this where the order or the spelling of the query matters: for signed URLs, whose signature the handler
+    /// checks, and where one parameter is repeated in an order that counts. Each spelling is a page of its own. An
+    /// invalidation of any spelling applies to all of them.
+    ///
+    /// ```
+    /// # fn f(layer: perennial::layer::RefreshLayer) {
+    /// let layer = layer.key(perennial::Key::exact_query());
+    /// # }
+    /// ```
+    pub fn exact_query() -> Self {
+        Self {
+            base: Base::Uri(Query::Exact),
+            ..Self::default()
+        }
+    }
+
     /// Adds a header to the key, and to the response's `Vary`. Let an outer middleware reduce the
     /// values to a few.
+    ///
+    /// ```
+    /// # use perennial::Key;
+    /// let key = Key::new().header(http::header::ACCEPT_LANGUAGE);
+    /// ```
     pub fn header(mut self, name: HeaderName) -> Self {
         if !self.headers.contains(&name) {
             self.headers.push(name);
@@ -141,6 +216,11 @@ impl Key {
 
     /// Adds the host with its port to the key, in lowercase: the URI's, or else the `Host`
     /// header's. A request without a host bypasses the cache.
+    ///
+    /// ```
+    /// # use perennial::Key;
+    /// let key = Key::new().host();
+    /// ```
     pub fn host(mut self) -> Self {
         self.host = true;
         self
@@ -161,6 +241,7 @@ impl Key {
     /// no path.
     pub(super) fn of_uri<'a>(&self, uri: &'a Uri) -> Option<Cow<'a, str>> {
         match &self.base {
+            Base::Uri(Query::Exact) => key::of_uri(uri, &Query::All),
             Base::Uri(query) => key::of_uri(uri, query),
             Base::Name(_) | Base::By(_) => None,
         }
@@ -191,6 +272,19 @@ impl Key {
         };
         let key = match &self.base {
             Base::Name(name) => Cow::Borrowed(&**name),
+            Base::Uri(Query::Exact) => {
+                let normal = key::of_request(&parts.uri, &Query::All, routed)?;
+                let key = key_of_original(parts, normal);
+                let sent = parts.uri.query().unwrap_or_default();
+                let is_normal =
+                    key.split('#').next()?.split_once('?').map_or("", |it| it.1) == sent;
+                // What stands behind a `#` tells variants of one page apart.
+                if is_normal {
+                    key
+                } else {
+                    Cow::Owned(format!("{key}#?{sent}"))
+                }
+            }
             Base::Uri(_) | Base::By(_) => key_of_original(parts, seen.clone()),
         };
         if self.headers.is_empty() && !self.host {

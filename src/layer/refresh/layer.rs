@@ -1,21 +1,30 @@
 //! The settings of the layer. Its documentation is the place where users read what is stored, and what a
 //! handler sees.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
-use http::{HeaderName, request::Parts};
+use bytes::Bytes;
+use http::{HeaderName, Response, request::Parts, response};
+use perennial_store::name::IntoNames;
 use tower_layer::Layer;
 
 use crate::{
     cache::Cache,
     extensions::Tags,
+    http::cdn_tags::CdnTags,
     layer::holes::{HoleFunctions, IntoFilling},
     policy::Refresh,
 };
 
 use super::{
-    MAX_KEYS, admission::Admission, extensions::KnownTypes, hints::Hints, keying::Key,
-    response_extensions::DroppedTypes, service::RefreshService,
+    MAX_KEYS,
+    admission::Admission,
+    compare::Compared,
+    extensions::{ExtensionTypes, KnownTypes},
+    hints::Hints,
+    keying::Key,
+    response_extensions::DroppedTypes,
+    service::RefreshService,
 };
 
 /// Stores responses, and regenerates stale ones; from
@@ -104,9 +113,18 @@ pub struct RefreshLayer {
     pub(super) invalidates: bool,
     pub(super) name: Option<Arc<str>>,
     pub(super) holes: Arc<HoleFunctions>,
+    pub(super) store_if: Vec<Arc<StoreIf>>,
+    pub(super) cdn_tags: Option<CdnTags>,
+    /// Nothing is added to a response without a `Cache-Control` of its own.
+    pub(super) leaves_cache_control: bool,
+    pub(super) unavailable: Option<Arc<Unavailable>>,
+    /// What the development mode has compared.
+    pub(super) compared: Arc<Compared>,
 }
 
 type BypassIf = dyn Fn(&Parts) -> bool + Send + Sync;
+type StoreIf = dyn Fn(&response::Parts) -> bool + Send + Sync;
+type Unavailable = dyn Fn(Duration) -> Response<Bytes> + Send + Sync;
 
 impl RefreshLayer {
     pub(crate) fn with_cache(
@@ -128,26 +146,51 @@ impl RefreshLayer {
             invalidates: false,
             name: None,
             holes: Arc::default(),
+            store_if: Vec::new(),
+            cdn_tags: None,
+            leaves_cache_control: false,
+            unavailable: None,
+            compared: Arc::default(),
         }
     }
 
-    /// Sets the name in [events](crate::Event) and in the log. Default: the path of the route in axum,
+    /// Sets the name in [events](crate::event::Event) and in the log. Default: the path of the route in axum,
     /// such as `/books/{id}`, or else `other`.
+    ///
+    /// ```
+    /// # fn f(layer: perennial::layer::RefreshLayer) {
+    /// let layer = layer.name("lists");
+    /// # }
+    /// ```
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into().into());
         self
     }
 
     /// Sets the key of a request. Default: the path and the whole query.
+    ///
+    /// ```
+    /// # fn f(layer: perennial::layer::RefreshLayer) {
+    /// # use perennial::Key;
+    /// let layer = layer.key(Key::new().query("page"));
+    /// # }
+    /// ```
     pub fn key(mut self, key: Key) -> Self {
         self.key = Arc::new(key);
         self
     }
 
-    /// Adds a tag to all pages of the layer, for
-    /// [`invalidate_tag`](crate::Perennial::invalidate_tag). A handler adds further ones by [`Tags`].
-    pub fn tag(mut self, tag: impl Into<String>) -> Self {
-        self.tags = self.tags.and(&[tag.into()]);
+    /// Adds a tag, or several, to all pages of the layer, for
+    /// [`invalidate_tag`](crate::Perennial::invalidate_tag). A handler adds further ones by [`Tags`] or
+    /// [`Generation::tag`](crate::Generation::tag).
+    ///
+    /// ```
+    /// # fn f(layer: perennial::layer::RefreshLayer) {
+    /// let layer = layer.tag("catalogue");
+    /// # }
+    /// ```
+    pub fn tag(mut self, tags: impl IntoNames) -> Self {
+        self.tags = self.tags.and(&tags.into_names());
         self
     }
 
@@ -159,6 +202,12 @@ impl RefreshLayer {
     /// that were requested again. The service itself answers requests for further keys, with a
     /// warning once a minute; for an hour after that, each new key is stored only at its second
     /// request.
+    ///
+    /// ```
+    /// # fn f(layer: perennial::layer::RefreshLayer) {
+    /// let layer = layer.max_keys(1_000);
+    /// # }
+    /// ```
     pub fn max_keys(mut self, keys: usize) -> Self {
         self.admission = Arc::new(Admission::new(keys));
         self
@@ -170,6 +219,15 @@ impl RefreshLayer {
     /// PROPFIND, REPORT and SEARCH are) by 2xx or 3xx, the layer [invalidates](crate::Perennial::invalidate)
     /// the request's own URI, and the URIs of the same host in `Location` and `Content-Location`; with
     /// [`Key::name`](crate::Key::name) and [`Key::by`](crate::Key::by), only the request's own key.
+    ///
+    /// ```
+    /// # use axum::{Router, routing::get};
+    /// # async fn show() {}
+    /// # async fn change() {}
+    /// # fn f(layer: perennial::layer::RefreshLayer) -> Router {
+    /// Router::new().route("/books/{id}", get(show).put(change).layer(layer.invalidate_on_unsafe()))
+    /// # }
+    /// ```
     ///
     /// # Cancel safety
     ///
@@ -376,14 +434,133 @@ impl RefreshLayer {
     /// one `true` is enough.
     ///
     /// Without a `Cache-Control` of its own, the response gets `private`.
+    ///
+    /// ```
+    /// # fn f(layer: perennial::layer::RefreshLayer) {
+    /// let layer = layer.bypass_if(|parts| parts.headers.contains_key("x-api-key"));
+    /// # }
+    /// ```
     pub fn bypass_if(mut self, function: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.bypass_if.push(Arc::new(function));
+        self
+    }
+
+    /// Stores a response only if the function returns `true` for its head. Of several functions, each has to.
+    ///
+    /// Use it where the handler's response does not say by its headers that it is not worth storing: an empty search
+    /// result, an error page with the status 200. A response that is not stored is one visitor's own, as after
+    /// [`bypass_if`](Self::bypass_if). As the response is there only after the generator has run, the first such
+    /// request runs the service twice; then the service itself answers the requests for the policy's
+    /// [`cooldown`](crate::Refresh::cooldown).
+    /// [`bypass_if`](Self::bypass_if) looks at the request, and costs nothing of the kind.
+    ///
+    /// ```
+    /// # fn f(layer: perennial::layer::RefreshLayer) {
+    /// let layer = layer.store_if(|head| !head.headers.contains_key("x-incomplete"));
+    /// # }
+    /// ```
+    pub fn store_if(
+        mut self,
+        function: impl Fn(&response::Parts) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.store_if.push(Arc::new(function));
+        self
+    }
+
+    /// Sends the tags of each page in a header, so that a content delivery network in front of the site can be purged by
+    /// tag, and not only by URL. Default: no such header.
+    ///
+    /// The header has all tags by which the page can be invalidated: those of the layer, of the handler and of the
+    /// parts. In a tag, characters outside of visible ASCII, commas and `%` are percent-encoded; send the same form to
+    /// the network's API, which [`CdnTags::encode`] returns. A page with more than 256 tags and parts, which any
+    /// invalidation makes stale, has no header.
+    ///
+    /// Perennial does not call the network: the guide's chapter on
+    /// [operating](crate::guide::operating#a-cdn-in-front) has a task that does.
+    ///
+    /// ```
+    /// # fn f(site: perennial::Perennial) {
+    /// use std::time::Duration;
+    /// use perennial::{DAY, Refresh, layer::CdnTags};
+    ///
+    /// let policy = Refresh::every(DAY).cdn_cache(Duration::from_hours(1));
+    /// let layer = site.layer(policy).cdn_tags(CdnTags::CacheTag);
+    /// # }
+    /// ```
+    pub fn cdn_tags(mut self, header: CdnTags) -> Self {
+        self.cdn_tags = Some(header);
+        self
+    }
+
+    /// Adds no `Cache-Control` to responses that have none. Default: a stored page gets `no-cache`, and a response that
+    /// may be one visitor's own gets `private`.
+    ///
+    /// Use it where the application sets the header in one place outside of the layer, also for stored pages. What the
+    /// layer must not store is recognised as before. The policy's `browser_cache` has no effect then.
+    ///
+    /// ```
+    /// # fn f(layer: perennial::layer::RefreshLayer) {
+    /// let layer = layer.leave_cache_control();
+    /// # }
+    /// ```
+    pub fn leave_cache_control(mut self) -> Self {
+        self.leaves_cache_control = true;
+        self
+    }
+
+    /// Sets the response for visitors who have waited for a first version in vain, or who come in the cooldown after a
+    /// failure without an old version. Default: a 503 with `Retry-After`, whose text says when to try again.
+    ///
+    /// The function gets the time after which another try may succeed. The status should be a 503, or another one that
+    /// no cache stores; `Retry-After` and `Cache-Control: no-store` are added where they are missing.
+    ///
+    /// ```
+    /// # use http::{Response, StatusCode, header};
+    /// # fn f(layer: perennial::layer::RefreshLayer) {
+    /// let layer = layer.unavailable_response(|retry_in| {
+    ///     let page = format!("<h1>Back in {} seconds</h1>", retry_in.as_secs() + 1);
+    ///     Response::builder()
+    ///         .status(StatusCode::SERVICE_UNAVAILABLE)
+    ///         .header(header::CONTENT_TYPE, "text/html; charset=utf-8")
+    ///         .body(page.into())
+    ///         .expect("valid headers")
+    /// });
+    /// # }
+    /// ```
+    pub fn unavailable_response(
+        mut self,
+        function: impl Fn(Duration) -> Response<Bytes> + Send + Sync + 'static,
+    ) -> Self {
+        self.unavailable = Some(Arc::new(function));
+        self
+    }
+
+    /// Declares several types at once, as a tuple, as [`ignore_extension`](Self::ignore_extension) declares one.
+    ///
+    /// ```
+    /// # fn f(layer: perennial::layer::RefreshLayer) {
+    /// # #[derive(Clone)] struct Locale;
+    /// use tower_cookies::Cookies;
+    /// use tower_sessions::Session;
+    ///
+    /// let layer = layer.ignore_extensions::<(Session, Cookies, Locale)>();
+    /// # }
+    /// ```
+    pub fn ignore_extensions<T: ExtensionTypes>(mut self) -> Self {
+        T::ignored_in(Arc::make_mut(&mut self.known));
         self
     }
 
     /// Declares that the handler generates the page without the extension of type `T`, which may
     /// identify a visitor. The latest declaration of a type holds; a layer's takes precedence over
     /// the site's.
+    ///
+    /// ```
+    /// # fn f(layer: perennial::layer::RefreshLayer) {
+    /// # #[derive(Clone)] struct Session;
+    /// let layer = layer.ignore_extension::<Session>();
+    /// # }
+    /// ```
     pub fn ignore_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
         Arc::make_mut(&mut self.known).declare::<T>(false);
         self
@@ -391,6 +568,13 @@ impl RefreshLayer {
 
     /// Declares that the extension of type `T` is equal for all visitors. The generator gets a clone of the
     /// extension of the request that caused the regeneration.
+    ///
+    /// ```
+    /// # fn f(layer: perennial::layer::RefreshLayer) {
+    /// # #[derive(Clone)] struct Pool;
+    /// let layer = layer.share_extension::<Pool>();
+    /// # }
+    /// ```
     pub fn share_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
         Arc::make_mut(&mut self.known).declare::<T>(true);
         self
@@ -402,7 +586,8 @@ impl RefreshLayer {
     /// A stored page has no extensions. By default, a response with one that the layer does not
     /// know is not stored (`detail=response-extension`): an outer middleware may render a page from
     /// it. The layer knows axum's `MatchedPath`, `NestedPath` and `OriginalUri`, what hyper's client adds,
-    /// tower-http's `RequestId` and `RequestUri`, [`Tags`] and [`RefreshAfter`](crate::RefreshAfter).
+    /// tower-http's `RequestId` and `RequestUri`, [`Tags`], [`RefreshAfter`](crate::RefreshAfter) and
+    /// [`ExpireAfter`](crate::ExpireAfter).
     ///
     /// ```
     /// # fn f(layer: perennial::layer::RefreshLayer) {

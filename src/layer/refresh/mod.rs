@@ -5,6 +5,7 @@
 //! and `respond` and `outgoing` (the response). In a layer with holes, `fill` comes last. Start with `service`.
 
 mod admission;
+mod compare;
 mod disposition;
 pub(crate) mod explain;
 pub(crate) mod extensions;

@@ -138,6 +138,16 @@ pub(super) fn give<B>(
     response
 }
 
+/// Returns the application's own response in the place of [`unavailable`], with what it lacks.
+pub(super) fn completed(mut response: Response<Bytes>, retry_in: Duration) -> Response<Bytes> {
+    let headers = response.headers_mut();
+    let after = HeaderValue::from(seconds(retry_in));
+    headers.entry(header::RETRY_AFTER).or_insert(after);
+    let no_store = HeaderValue::from_static("no-store");
+    headers.entry(header::CACHE_CONTROL).or_insert(no_store);
+    response
+}
+
 /// Returns a 503 with `Retry-After` (RFC 9110 §15.6.4).
 pub(super) fn unavailable(retry_in: Duration) -> Response<Bytes> {
     let seconds = seconds(retry_in);

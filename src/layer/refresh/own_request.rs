@@ -88,10 +88,11 @@ impl OwnRequest {
 
     /// Returns the policy for this request, which waits for its own generator, and, unless it demands a
     /// regeneration, for no other process.
-    pub(super) fn policy(policy: Refresh) -> Refresh {
+    pub(super) fn policy(policy: &Refresh) -> Refresh {
         policy
-            .soft_timeout(policy.timeout)
-            .first_wait(Duration::ZERO)
+            .clone()
+            .leader_wait(policy.generator_timeout)
+            .follower_wait(Duration::ZERO)
     }
 
     /// Runs a generator of this request, and notes its failure.

@@ -139,10 +139,9 @@ impl RefreshLayer {
                 };
                 (response, how)
             }
-            Answer::Failed(Failure { retry_in, .. }) | Answer::Unavailable { retry_in } => (
-                outgoing::unavailable(retry_in).into(),
-                Handling::Unavailable,
-            ),
+            Answer::Failed(Failure { retry_in, .. }) | Answer::Unavailable { retry_in } => {
+                (self.unavailable(retry_in).into(), Handling::Unavailable)
+            }
             Answer::Pass(why) => return Err(why),
         };
         self.served(how, own_request);
@@ -163,6 +162,14 @@ impl RefreshLayer {
             response.extensions_mut().insert(unfilled);
         }
         Ok(response)
+    }
+
+    /// Returns the response for a visitor who gets no version.
+    fn unavailable(&self, retry_in: Duration) -> Response<Bytes> {
+        match &self.unavailable {
+            Some(own) => outgoing::completed(own(retry_in), retry_in),
+            None => outgoing::unavailable(retry_in),
+        }
     }
 
     /// Makes the response of a version. `made` says that the version was generated for this request, and
@@ -219,6 +226,9 @@ impl RefreshLayer {
             modified
         };
         let modified = HitValues::with(hit, || now - made_at, fill);
+        if self.leaves_cache_control && !representation.has_cache_control() {
+            response.headers_mut().remove(header::CACHE_CONTROL);
+        }
         if let Some(limit) = self.policy.cdn_cache {
             outgoing::allow_cdn(response.headers_mut(), hit, limit);
         }

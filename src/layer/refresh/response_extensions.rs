@@ -6,7 +6,7 @@ use std::any::{TypeId, type_name};
 use http::Extensions;
 
 use super::type_names;
-use crate::extensions::{RefreshAfter, Tags};
+use crate::extensions::{ExpireAfter, RefreshAfter, Tags};
 
 /// Types of other crates that a page is the same without.
 const KNOWN_RESPONSE_EXTENSIONS: [&str; 7] = [
@@ -55,7 +55,11 @@ impl DroppedTypes {
     /// Returns the names of the types in a response that nobody has declared and that the layer does not
     /// know. If there are none, the response can be stored without its extensions.
     pub(super) fn undeclared(&self, extensions: &Extensions) -> Vec<String> {
-        let internal = [Dropped::new::<Tags>(), Dropped::new::<RefreshAfter>()];
+        let internal = [
+            Dropped::new::<Tags>(),
+            Dropped::new::<RefreshAfter>(),
+            Dropped::new::<ExpireAfter>(),
+        ];
         let known = internal
             .iter()
             .chain(&self.0)

@@ -12,13 +12,14 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, Response, request::Parts};
+use http::{Method, Request, Response, request::Parts};
 use http_body::Body;
 use perennial_store::{Epoch, error::BoxError, locked};
 use tower_service::Service;
 
 use super::{
     admission::Admitted,
+    compare,
     disposition::is_failure,
     explain,
     fill::Recipient,
@@ -36,7 +37,8 @@ use crate::{
         parts::RunContext,
     },
     event::{Bypass, Served},
-    extensions::Tags,
+    extensions::{ExpireAfter, Tags},
+    generation::Generation,
     http::cache_status::{Forward, Handling},
     layer::{
         RefreshLayer, ResponseBody, ResponseFuture,
@@ -44,6 +46,7 @@ use crate::{
         invalidate::{Change, is_safe},
         own_writes::{Issuer, OwnWrites},
     },
+    mode::Mode,
 };
 
 /// A service with stored responses; see [`RefreshLayer`].
@@ -164,7 +167,12 @@ impl<S> RefreshService<S> {
         // `None` means that the request is a visitor's.
         let purpose = OwnRequest::of(&parts.extensions).map(OwnRequest::purpose);
         if explain::is_asked(&mut parts, layer, purpose) {
-            return ResponseFuture::waiting(explain::explain(layer.clone(), parts));
+            let shared = Arc::clone(&self.0);
+            let compared =
+                explain::is_to_be_compared(&mut parts).then_some(async move |parts: &Parts| {
+                    compare::compare::<S, ReqBody, ResBody>(&shared, parts).await
+                });
+            return ResponseFuture::waiting(explain::explain(layer.clone(), parts, compared));
         }
         let pass = |parts, body, why| {
             let shared = Arc::clone(&self.0);
@@ -270,14 +278,19 @@ where
     let run =
         request::run_context_of(&parts).filter(|run| run.is_generator() && why != Bypass::Method);
     let own_request = OwnRequest::of(&parts.extensions).cloned();
-    let request = Request::from_parts(parts, body);
+    let mut request = Request::from_parts(parts, body);
     shared.layer.bypassed(&request, why);
+    // That of an outer layer's generator stays.
+    request
+        .extensions_mut()
+        .get_or_insert_default::<Generation>();
     let response = call(shared.inner(), request).await;
     match (run, &response) {
         (Some(run), Ok(response)) if !is_failure(response.status()) => {
             let tags = response.extensions().get::<Tags>().cloned();
             let Tags(tags) = tags.unwrap_or_default().and(&*shared.layer.tags.0);
-            run.inherit_passed(&tags, interval_of(response, &shared.layer.policy));
+            let end = response.extensions().get().map(|ExpireAfter(age)| *age);
+            run.inherit_passed(&tags, interval_of(response, &shared.layer.policy), end);
         }
         (Some(run), _) => run.inherit_missing(),
         (None, _) => {}
@@ -286,7 +299,7 @@ where
     if why != Bypass::Method {
         shared.layer.key.add_vary(response.headers_mut());
     }
-    if why.is_of_a_visitor() {
+    if why.is_of_a_visitor() && !shared.layer.leaves_cache_control {
         outgoing::keep_private(response.headers_mut());
     }
     let how = Handling::Forwarded {
@@ -373,10 +386,11 @@ where
             readable: Some(readable.clone()),
         })
     };
+    let is_own = own_request.is_some();
     let arrived = layer.cache.now();
     let policy = match own_request {
-        Some(_) => OwnRequest::policy(layer.policy),
-        None => layer.policy,
+        Some(_) => &OwnRequest::policy(&layer.policy),
+        None => &layer.policy,
     };
     let options = VisitOptions {
         is_kept_briefly,
@@ -387,11 +401,11 @@ where
         (false, Some(run)) => {
             let visit = layer
                 .cache
-                .visit_as_part(key, &policy, run, options, generate);
+                .visit_as_part(key, policy, run, options, generate);
             visit.await
         }
         (true, _) => {
-            let visit = layer.cache.regenerate(key, &policy, options, generate);
+            let visit = layer.cache.regenerate(key, policy, options, generate);
             visit.await
         }
         (false, None) => {
@@ -403,10 +417,10 @@ where
                 min_epoch,
                 ..options
             };
-            let visit = layer.cache.visit(key, &policy, options, generate);
+            let visit = layer.cache.visit(key, policy, options, generate);
             let Visited { answer, leads } = visit.await;
             let answer = match author {
-                Some(_) => layer.cache.or_servable(answer, key, &policy),
+                Some(_) => layer.cache.or_servable(answer, key, policy),
                 None => answer,
             };
             Visited { answer, leads }
@@ -420,6 +434,11 @@ where
         why: forward,
         collapsed: !leads,
     };
+    let is_new = matches!(&answer, Answer::Version(version) if version.is_made_since(arrived));
+    let is_visitors = run.is_none() && parts.method == Method::GET && !is_own;
+    if leads && is_new && is_visitors && layer.cache.settings().mode == Mode::Development {
+        compare::compare_once(&shared, key, || parts.clone());
+    }
     match layer.respond(answer, &parts, now, forwarded, Some(arrived)) {
         Ok(response) => Ok(response),
         Err(why) => {

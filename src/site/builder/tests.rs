@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::timing::{
-    DEFAULT_LEASE, FIRST_COOLDOWN, FIRST_WAIT, GENERATION_TIMEOUT, LONGEST_COOLDOWN,
-    MAX_NEGATIVE_INTERVAL, PROVISIONAL_INTERVAL, SHORTEST_COOLDOWN, SOFT_TIMEOUT, SYNC_INTERVAL,
+    DEFAULT_LEASE, FIRST_COOLDOWN, FOLLOWER_WAIT, GENERATION_TIMEOUT, LEADER_WAIT,
+    LONGEST_COOLDOWN, MAX_NEGATIVE_INTERVAL, PROVISIONAL_INTERVAL, SHORTEST_COOLDOWN,
+    SYNC_INTERVAL,
 };
 use perennial_store::timing::STATEMENT_TIMEOUT;
 
@@ -28,10 +29,10 @@ fn chapter() -> String {
     let settings = Perennial::builder().settings;
     let store = settings.store_capacity.expect("a capacity");
     let policy = [
-        ("soft_timeout", time(SOFT_TIMEOUT)),
-        ("first_wait", time(FIRST_WAIT)),
-        ("timeout", time(GENERATION_TIMEOUT)),
-        ("lease", time(DEFAULT_LEASE)),
+        ("leader_wait", time(LEADER_WAIT)),
+        ("follower_wait", time(FOLLOWER_WAIT)),
+        ("generator_timeout", time(GENERATION_TIMEOUT)),
+        ("lease_duration", time(DEFAULT_LEASE)),
         (
             "cooldown",
             format!(
@@ -53,7 +54,7 @@ fn chapter() -> String {
         ("database_patience", time(DATABASE_PATIENCE)),
     ];
     let layer = [("max_keys", crate::layer::refresh::MAX_KEYS.to_string())];
-    let locks = [("lease", time(DEFAULT_LEASE))];
+    let locks = [("lease_duration", time(DEFAULT_LEASE))];
     let fixed = [
         (
             "a response without success is stored for at most",

@@ -30,7 +30,7 @@ fn any_headers_of_an_origin_leave_private_pages_private() {
     fuzz::lines(corpus, inputs, async |input| {
         let honours = input[0] == "from headers";
         let policy = match honours {
-            true => Refresh::from_headers(DAY),
+            true => Refresh::by_headers(DAY),
             false => Refresh::every(DAY),
         };
         let fields = fuzz::headers(&input[1..]);
@@ -44,7 +44,7 @@ fn any_headers_of_an_origin_leave_private_pages_private() {
             async { response }
         };
         let app = Router::new().fallback(answer);
-        let app = app.layer(site.layer(policy));
+        let app = app.layer(site.layer(&policy));
         let misled = fields.contains_key(header::CONTENT_LENGTH);
         for _ in 0..2 {
             let (parts, body) = (&app).ask(Request::new(Body::empty())).await;
@@ -52,7 +52,7 @@ fn any_headers_of_an_origin_leave_private_pages_private() {
             let failed = misled && parts.status.is_server_error();
             assert!(failed || parts.status == StatusCode::OK && body == BODY);
         }
-        // With `from_headers`, a `CDN-Cache-Control` that is valid decides alone, and
+        // With `by_headers`, a `CDN-Cache-Control` that is valid decides alone, and
         // `must-understand` is not among the words here.
         let targeted = honours && fields.contains_key("cdn-cache-control");
         let forbids = |field: &str| fields.get_all(field).iter().any(is_forbidding);

@@ -65,7 +65,7 @@ pub fn patient() -> Builder {
 
 /// The page's policy: without an invalidation, it stays for a month.
 pub fn policy() -> Refresh {
-    Refresh::every(30 * DAY).soft_timeout(Duration::from_secs(60))
+    Refresh::every(30 * DAY).leader_wait(Duration::from_secs(60))
 }
 
 /// Asks for a page.

@@ -61,7 +61,7 @@ async fn page_follows_a_transaction() {
     };
     let changed = spawn_blocking(change).await.expect("no panic");
     assert_eq!(changed.expect("is committed"), 1);
-    invalidation.committed().await;
+    invalidation.committed().await.expect("is applied");
     shows(&app, "/price", "12").await;
 
     // As a migration does.

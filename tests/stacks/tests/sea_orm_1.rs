@@ -38,7 +38,7 @@ async fn page_follows_a_transaction() {
     let statement = Statement::from_sql_and_values(Sqlite, invalidation.sql(), values);
     transaction.execute(statement).await.expect("is written");
     transaction.commit().await.expect("is committed");
-    invalidation.committed().await;
+    invalidation.committed().await.expect("is applied");
     shows(&app, "/price", "12").await;
 
     // As a migration does.

@@ -43,7 +43,7 @@ async fn page_follows_a_transaction() {
         .await
         .expect("is written");
     transaction.commit().await.expect("is committed");
-    invalidation.committed().await;
+    invalidation.committed().await.expect("is applied");
     shows(&app, "/price", "12").await;
 
     // As a migration does.

@@ -30,6 +30,6 @@ async fn page_follows_a_transaction() {
     let invalidation = site.invalidate_in(&mut transaction, [TAG]).await;
     let invalidation = invalidation.expect("is written");
     transaction.commit().await.expect("is committed");
-    invalidation.committed().await;
+    invalidation.committed().await.expect("is applied");
     shows(&app, "/price", "12").await;
 }

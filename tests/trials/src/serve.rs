@@ -17,7 +17,11 @@ use axum::{
     routing::{get, post},
 };
 use clap::Args;
-use perennial::{DAY, Event, Perennial, Refresh, event::Outcome, locks::Locks};
+use perennial::{
+    DAY, Perennial, Refresh,
+    event::{Event, Outcome},
+    locks::Locks,
+};
 use perennial_idempotency::{IdempotencyLayer, Scope};
 use tokio::{
     net::TcpListener,
@@ -127,7 +131,7 @@ pub(crate) async fn serve(options: Options) -> Result {
             Refresh::every(interval)
         }
     };
-    let pages = |policy: Refresh| get(page).layer(site.layer(policy));
+    let pages = |policy: Refresh| get(page).layer(site.layer(&policy));
     let app = Router::new()
         .route("/warm/{n}", pages(every(DAY)))
         .route("/stale/{n}", pages(every(STALE)))
@@ -146,7 +150,11 @@ pub(crate) async fn serve(options: Options) -> Result {
         recorder.clone(),
         options.name.clone(),
     ));
-    tokio::spawn(work(site.locks().lease(JOB), recorder, options.name));
+    tokio::spawn(work(
+        site.locks().lease_duration(JOB),
+        recorder,
+        options.name,
+    ));
     let listener = TcpListener::bind(options.listen).await?;
     axum::serve(listener, app)
         .with_graceful_shutdown(stops)

@@ -91,7 +91,7 @@ async fn regenerated(admin: &Admin, key: &str) -> Result<Option<&'static str>, E
     let served = match &admin.pages {
         Some(pages) if key.starts_with('/') && path_gives_key(admin, pages, key).await => {
             let mut visited = admin.site.regenerate(pages.clone(), [key]).await;
-            visited.pop().and_then(|(_, served)| served)
+            visited.pop().and_then(|visited| visited.result.ok())
         }
         _ => None,
     };

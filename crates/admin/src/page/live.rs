@@ -17,7 +17,11 @@ use axum::{
     },
 };
 use futures_util::{StreamExt, future, stream};
-use perennial::{Event, Perennial, entries::visible, event::Events};
+use perennial::{
+    Perennial,
+    entries::visible,
+    event::{Event, Events},
+};
 use perennial_store::locked;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;

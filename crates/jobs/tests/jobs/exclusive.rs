@@ -41,7 +41,7 @@ async fn layered(
     layer: Layering,
 ) -> (SocketAddr, Locks) {
     let locks = db.site().await.locks();
-    let long = locks.clone().lease(Duration::from_secs(600));
+    let long = locks.clone().lease_duration(Duration::from_secs(600));
     let exclusive = ExclusiveLayer::new(&long, |parts| ["route", parts.uri.path()].into());
     let exclusive = exclusive.action("upload");
     let app = Router::new().route("/{name}", route.layer(layer(exclusive)));
@@ -189,7 +189,7 @@ async fn a_service_whose_lease_is_lost_finishes_or_is_cancelled(db: Db) {
             count.fetch_add(1, SeqCst);
         });
         let locks = db.site().await.locks();
-        let layer = locks.clone().lease(Duration::from_millis(300));
+        let layer = locks.clone().lease_duration(Duration::from_millis(300));
         let layer = ExclusiveLayer::new(&layer, |_| NAME.into()).action("upload");
         let layer = if cancelled {
             layer.cancel_when_lost()

@@ -185,7 +185,7 @@ async fn a_mark_in_a_transaction_is_the_same_as_one_outside(db: Db) {
         assert_eq!(ran, OnceOutcome::Ran(()));
 
         // Another process does the work, never extends its lease, and loses the lease when it ends.
-        let held = other.locks().lease(Duration::from_secs(6)).manual_extension();
+        let held = other.locks().lease_duration(Duration::from_secs(6)).manual_extension();
         let running = Once::new(&held, "held");
         let running = tokio::spawn(running.run_until_done(std::future::pending::<Result<(), ()>>));
         let lock = async || site.locks().inspect(LockName::of(LockKind::Once, "held")).await.expect("answers");

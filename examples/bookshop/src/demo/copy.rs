@@ -11,7 +11,7 @@ use std::{
 };
 
 use axum::{
-    Extension, Router,
+    Router,
     extract::Query,
     http::StatusCode,
     middleware,
@@ -107,12 +107,12 @@ pub(crate) fn router(site: &Perennial) -> Router {
     let policy = Refresh::every(ROUND)
         .in_background()
         .cooldown(COOLDOWN)
-        .lease(LEASE);
+        .lease_duration(LEASE);
     let with = get({
         let controls = Arc::clone(&controls);
         async move || {
             let (fresh_for, text) = controls.generate().await?;
-            Ok::<_, StatusCode>((Extension(RefreshAfter(fresh_for)), text))
+            Ok::<_, StatusCode>((RefreshAfter::new(fresh_for), text))
         }
     });
     let without = get({
@@ -131,7 +131,7 @@ pub(crate) fn router(site: &Perennial) -> Router {
         // The streams of open status pages end.
         shutdown.cancel();
     });
-    let page = Router::new().route("/demo", with.layer(site.layer(policy).tag("demo")));
+    let page = Router::new().route("/demo", with.layer(site.layer(&policy).tag("demo")));
     let status = status.pages(page.clone()).router();
     page.route("/own", without)
         .route(

@@ -44,7 +44,7 @@ impl Process {
                     "S19: no visitor waits for another one's regeneration while there is a servable version",
                 );
             }
-            if is_servable && waited >= POLICY.soft_timeout {
+            if is_servable && waited >= POLICY.leader_wait {
                 return Err(
                     "S13: no leader waits longer than the soft timeout while there is a servable version",
                 );

@@ -15,14 +15,18 @@ pub(crate) const OLDEST: i64 = -7 * SECOND;
 
 pub(crate) const LEASE: Duration = Duration::from_secs(2);
 
-pub(crate) const POLICY: Refresh = Refresh::every(Duration::from_secs(2))
-    .soft_timeout(Duration::from_secs(1))
-    .first_wait(Duration::from_secs(3))
-    .timeout(Duration::from_secs(2))
-    .lease(LEASE)
-    .cooldown(Duration::from_secs(1))
-    .stale_while_revalidate(Duration::from_secs(2))
-    .stale_if_error(IF_ERROR);
+pub(crate) static POLICY: Refresh = usual_policy();
+
+const fn usual_policy() -> Refresh {
+    Refresh::every(Duration::from_secs(2))
+        .leader_wait(Duration::from_secs(1))
+        .follower_wait(Duration::from_secs(3))
+        .generator_timeout(Duration::from_secs(2))
+        .lease_duration(LEASE)
+        .cooldown(Duration::from_secs(1))
+        .stale_while_revalidate(Duration::from_secs(2))
+        .stale_if_error(IF_ERROR)
+}
 
 /// The time after the interval for which a version may be served after a failed regeneration.
 pub(crate) const IF_ERROR: Duration = Duration::from_secs(4);
@@ -153,8 +157,8 @@ impl Setup {
 
     /// Returns the policy of all decisions.
     pub(crate) fn policy(&self) -> &'static Refresh {
-        const WITHOUT_END: Refresh = POLICY.stale_while_revalidate(Duration::MAX);
-        const LONG_COOLDOWN: Refresh = POLICY.cooldown(Duration::from_secs(3));
+        static WITHOUT_END: Refresh = usual_policy().stale_while_revalidate(Duration::MAX);
+        static LONG_COOLDOWN: Refresh = usual_policy().cooldown(Duration::from_secs(3));
         match self.mutant {
             Some(Mutant::ExpiredServed) => &WITHOUT_END,
             _ if self.long_cooldown => &LONG_COOLDOWN,

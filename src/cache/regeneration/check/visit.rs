@@ -130,7 +130,7 @@ impl Process {
                 continue;
             };
             let context = self.context(around.setup);
-            let is_late = NOW >= waiting.visitor.arrived + POLICY.first_wait;
+            let is_late = NOW >= waiting.visitor.arrived + POLICY.follower_wait;
             if waiting.anew && !is_late {
                 continue;
             }
@@ -234,7 +234,7 @@ impl Process {
                 }
                 if let Some(visitor) = visitor
                     && !visitor.leads
-                    && NOW < visitor.arrived + POLICY.first_wait
+                    && NOW < visitor.arrived + POLICY.follower_wait
                     && version.is_invalidated_before(visitor.min_epoch, &self.known)
                 {
                     return Err(

@@ -18,7 +18,7 @@ use axum::{
     routing::post,
 };
 use http_body_util::BodyExt;
-use perennial::{DAY, Refresh};
+use perennial::DAY;
 use perennial_idempotency::{IdempotencyLayer, Scope};
 use perennial_store::{Fence, Invalidate, Invalidated, Probe, error::BoxError};
 use tokio::task::JoinSet;
@@ -29,7 +29,6 @@ use crate::Result;
 
 pub(super) async fn herd(nodes: &[Arc<Node>], rounds: usize) -> Result<Vec<String>> {
     let (name, mut breaches) = (name("herd"), Vec::new());
-    let policy = Refresh::every(DAY);
     for round in 0..rounds {
         let (key, counted) = (format!("{name}{round}"), Arc::new(AtomicUsize::new(0)));
         let mut visits = JoinSet::new();
@@ -40,7 +39,7 @@ pub(super) async fn herd(nodes: &[Arc<Node>], rounds: usize) -> Result<Vec<Strin
                     Ok::<_, Infallible>(format!("run {}", runs.fetch_add(1, SeqCst)))
                 };
                 node.site
-                    .content(&key, &policy, generate)
+                    .content(&key, DAY, generate)
                     .await
                     .map(|it| it.to_string())
             });

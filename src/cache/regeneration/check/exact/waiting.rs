@@ -70,7 +70,7 @@ fn waits_end_at_the_limits_of_the_policy() {
     assert_eq!((expired(true), expired(false)), (None, Some(3 * S)));
 }
 
-/// The author of a change waits for a newer version than other visitors, and not for longer than `first_wait`.
+/// The author of a change waits for a newer version than other visitors, and not for longer than `follower_wait`.
 #[test]
 fn author_gets_the_old_version_when_the_wait_is_over() {
     let mut process = Process::new();

@@ -1,0 +1,103 @@
+//! The headers by which content delivery networks learn the tags of a page.
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Response};
+
+/// The header by which a content delivery network learns the tags of a page, for
+/// [`RefreshLayer::cdn_tags`](crate::layer::RefreshLayer::cdn_tags).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CdnTags {
+    /// `Cache-Tag: a,b`, for Cloudflare, Google Cloud CDN and bunny.
+    CacheTag,
+    /// `Edge-Cache-Tag: a,b`, for Akamai.
+    EdgeCacheTag,
+    /// `Surrogate-Key: a b`, for Fastly and Varnish with xkey.
+    SurrogateKey,
+}
+
+impl CdnTags {
+    /// Returns a tag as it stands in the header, for the network's API: without the characters that separate tags, or
+    /// that a header cannot have.
+    ///
+    /// ```
+    /// use perennial::layer::CdnTags;
+    ///
+    /// assert_eq!(CdnTags::encode("book-7"), "book-7");
+    /// assert_eq!(CdnTags::encode("sci-fi, used"), "sci-fi%2C%20used");
+    /// ```
+    pub fn encode(tag: &str) -> String {
+        let mut encoded = String::with_capacity(tag.len());
+        for byte in tag.bytes() {
+            if byte.is_ascii_graphic() && !b",%".contains(&byte) {
+                encoded.push(char::from(byte));
+            } else {
+                encoded.push_str(&format!("%{byte:02X}"));
+            }
+        }
+        encoded
+    }
+
+    pub(crate) fn header(self) -> HeaderName {
+        HeaderName::from_static(match self {
+            Self::CacheTag => "cache-tag",
+            Self::EdgeCacheTag => "edge-cache-tag",
+            Self::SurrogateKey => "surrogate-key",
+        })
+    }
+
+    /// Returns the response with the header, if there are tags.
+    pub(crate) fn added_to(
+        self,
+        mut response: Response<Bytes>,
+        tags: &[String],
+    ) -> Response<Bytes> {
+        let tags: Vec<_> = tags.iter().map(|tag| Self::encode(tag)).collect();
+        let separator = match self {
+            Self::CacheTag | Self::EdgeCacheTag => ",",
+            Self::SurrogateKey => " ",
+        };
+        if !tags.is_empty()
+            && let Ok(value) = HeaderValue::try_from(tags.join(separator))
+        {
+            response.headers_mut().insert(self.header(), value);
+        }
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_are_separated_and_encoded_as_each_network_reads_them() {
+        let tags = ["book-7".to_owned(), "à la, carte 100 %".to_owned()];
+        for (header, name, value) in [
+            (
+                CdnTags::CacheTag,
+                "cache-tag",
+                "book-7,%C3%A0%20la%2C%20carte%20100%20%25",
+            ),
+            (
+                CdnTags::EdgeCacheTag,
+                "edge-cache-tag",
+                "book-7,%C3%A0%20la%2C%20carte%20100%20%25",
+            ),
+            (
+                CdnTags::SurrogateKey,
+                "surrogate-key",
+                "book-7 %C3%A0%20la%2C%20carte%20100%20%25",
+            ),
+        ] {
+            let response = header.added_to(Response::default(), &tags);
+            assert_eq!(response.headers()[name], value);
+            assert!(
+                header
+                    .added_to(Response::default(), &[])
+                    .headers()
+                    .is_empty()
+            );
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! The future of a response behind the layer that invalidates: the service's own for a safe method, boxed for a change.
+
+use std::{
+    fmt,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use http::Response;
+use tokio_util::either::Either;
+
+type Settled<B, E> = Pin<Box<dyn Future<Output = Result<Response<B>, E>> + Send>>;
+
+/// The future of an [`InvalidateService`](super::InvalidateService)'s response. That of a change ends when its tags are
+/// invalidated.
+pub struct InvalidateFuture<F, B, E>(Either<Pin<Box<F>>, Settled<B, E>>);
+
+impl<F, B, E> InvalidateFuture<F, B, E> {
+    pub(super) fn safe(response: F) -> Self {
+        Self(Either::Left(Box::pin(response)))
+    }
+
+    pub(super) fn change(
+        settled: impl Future<Output = Result<Response<B>, E>> + Send + 'static,
+    ) -> Self {
+        Self(Either::Right(Box::pin(settled)))
+    }
+}
+
+impl<F: Future<Output = Result<Response<B>, E>>, B, E> Future for InvalidateFuture<F, B, E> {
+    type Output = Result<Response<B>, E>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(cx)
+    }
+}
+
+impl<F, B, E> fmt::Debug for InvalidateFuture<F, B, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InvalidateFuture").finish_non_exhaustive()
+    }
+}
