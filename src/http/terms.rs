@@ -162,7 +162,7 @@ fn targeted(headers: &HeaderMap) -> Option<Vec<(String, String)>> {
 
 /// Returns true if the word stands anywhere in the header, also in a header that is not well
 /// formed, such as `private; max-age=0`: not to store is always permitted.
-fn mentions(headers: &HeaderMap, field: &HeaderName, word: &str) -> bool {
+pub(crate) fn mentions(headers: &HeaderMap, field: &HeaderName, word: &str) -> bool {
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_".contains(byte);
     headers.get_all(field).iter().any(|line| {
         let mut words = line.as_bytes().split(|byte| !is_part(byte));

@@ -429,6 +429,125 @@ async fn streamed_hole_keeps_back_only_what_stands_behind_it() {
     }
 }
 
+/// A function may hold a connection, which a visitor who stops reading must not keep from others.
+#[tokio::test(start_paused = true)]
+async fn function_of_a_streamed_hole_ends_although_nobody_reads_on() {
+    let site = Site::new();
+    let connections = Arc::new(Semaphore::new(1));
+    let pool = Arc::clone(&connections);
+    let slow = move |_: Parts| {
+        let pool = Arc::clone(&pool);
+        async move {
+            let _connection = pool.acquire().await.expect("is open");
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            "slow"
+        }
+    };
+    let quick = async |_: Parts| {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        "quick"
+    };
+    let layer = || {
+        let layer = site.layer().streamed_hole("quick", "", quick);
+        layer.streamed_hole("slow", "late", slow.clone())
+    };
+    let page = async |holes: Holes| {
+        let (quick, slow) = (holes.text("quick"), holes.text("slow"));
+        Html(format!("1{quick}2{slow}3"))
+    };
+    let app: Router = Router::new()
+        .route("/stored", route(page).layer(layer()))
+        .route("/passed", route(page).layer(layer().bypass_if(|_| true)))
+        .with_state(());
+    for path in ["/stored", "/passed"] {
+        let asked = Request::get(path).body(Body::empty()).expect("a request");
+        let mut body = app
+            .clone()
+            .oneshot(asked)
+            .await
+            .expect("never fails")
+            .into_body();
+        let mut seen = String::new();
+        while !seen.contains("quick") {
+            let frame = body.frame().await.expect("goes on").expect("never fails");
+            seen += std::str::from_utf8(&frame.into_data().expect("is data")).expect("text");
+        }
+        assert_eq!(connections.available_permits(), 0, "{path}");
+        advance(Duration::from_secs(10)).await;
+        assert_eq!(connections.available_permits(), 1, "{path}");
+        // Who reads on after the limit gets what the function has returned in time.
+        advance(Duration::from_secs(60)).await;
+        let rest = body.collect().await.expect("never fails").to_bytes();
+        let whole = seen + std::str::from_utf8(&rest).expect("text");
+        assert_eq!(whole, "1quick2slow3", "{path}");
+    }
+}
+
+/// A header with a filling is its visitor's, whether the page has a mark or not.
+#[tokio::test(start_paused = true)]
+async fn filled_header_makes_any_response_its_visitors_own() {
+    let site = Site::new();
+    let layer = || {
+        let policy = HOUR.cdn_cache(Duration::from_secs(600));
+        let layer = site
+            .site
+            .layer(policy.browser_cache(Duration::from_secs(60)));
+        layer
+            .hole("name", name)
+            .header_with(header::HeaderName::from_static("x-token"), "{name}")
+    };
+    let public = [(header::CACHE_CONTROL, "public, max-age=600")];
+    let without = async || "the same for all";
+    let asked_for = async |holes: Holes| {
+        let _ = holes.text("name");
+        (StatusCode::NOT_FOUND, "no such book")
+    };
+    let app: Router = Router::new()
+        .route("/without", route(without).layer(layer()))
+        .route("/not-found", route(asked_for).layer(layer()))
+        .route(
+            "/passed",
+            route(async move || (public, "page")).layer(layer().bypass_if(|_| true)),
+        )
+        .route(
+            "/no-store",
+            route(async || ([(header::CACHE_CONTROL, "no-store")], "page")).layer(layer()),
+        )
+        .with_state(());
+    for path in ["/without", "/not-found", "/passed", "/no-store"] {
+        for visitor in ["Ann", "Bob"] {
+            let reply = request(&app, "GET", path, &[("x-name", visitor)]).await;
+            assert_eq!(reply.header("x-token"), visitor, "{path}: {reply:?}");
+            assert_eq!(reply.header("cdn-cache-control"), "", "{path}: {reply:?}");
+            let expected = match path {
+                "/no-store" => "no-store",
+                _ => "private, no-cache",
+            };
+            assert_eq!(reply.header("cache-control"), expected, "{path}: {reply:?}");
+        }
+    }
+}
+
+/// `bypass_if` may count, or draw lots.
+#[tokio::test(start_paused = true)]
+async fn function_of_the_application_is_called_once_for_each_request() {
+    let site = Site::new();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    let layer = site.layer().bypass_if(move |parts| {
+        counted.fetch_add(1, SeqCst);
+        parts.headers.contains_key("x-bypass")
+    });
+    let app = site.app(layer);
+    for (number, headers) in [&[][..], &[], &[("x-bypass", "yes")]]
+        .into_iter()
+        .enumerate()
+    {
+        request(&app, "GET", "/", headers).await;
+        assert_eq!(asked.load(SeqCst), number + 1);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn hole_with_an_extension_gets_that_of_its_visitor_and_the_page_is_stored() {
     #[derive(Clone)]
@@ -499,6 +618,10 @@ async fn mistake_with_a_mark_fails_the_generation_and_names_the_hole() {
         let part = own.content("sidebar", HOUR, part).await;
         part.expect("is made").text().into_owned()
     };
+    let not_found = async |holes: Holes| {
+        let _ = holes.text("name");
+        (StatusCode::NOT_FOUND, "no such book")
+    };
     let unused = async |holes: Holes| {
         let _ = holes.text("name");
         holes.unused("name");
@@ -512,6 +635,7 @@ async fn mistake_with_a_mark_fails_the_generation_and_names_the_hole() {
         .route("/coded", route(coded).layer(site.layer()))
         .route("/part", route(in_part).layer(site.layer()))
         .route("/unused", route(unused).layer(site.layer()))
+        .route("/not-found", route(not_found).layer(site.layer()))
         .route("/without", route(without).layer(site.site.layer(HOUR)))
         .with_state(());
     for (path, said) in [
@@ -528,6 +652,12 @@ async fn mistake_with_a_mark_fails_the_generation_and_names_the_hole() {
     }
     let reply = get(&app, "/unused").await;
     assert_eq!((reply.status, reply.text()), (200, "page"));
+    // A handler that asks for its marks first may find nothing to show.
+    for status in ["miss; stored", "hit"] {
+        let reply = get(&app, "/not-found").await;
+        assert_eq!((reply.status, reply.text()), (404, "no such book"));
+        assert!(reply.header("cache-status").contains(status), "{reply:?}");
+    }
     // Without a hole on the layer, the extractor says what to do.
     let reply = get(&app, "/without").await;
     assert_eq!(reply.status, 500, "{reply:?}");
@@ -710,6 +840,36 @@ async fn two_revisions_generate_each_page_once_an_interval_and_leave_each_others
     let never = async || -> &'static str { panic!("the stored page is read") };
     let app: Router = Router::new().route("/{number}", route(never).layer(layer));
     assert_eq!(visit_path(&app, "/0").await, "<p>0</p><b>stranger</b>");
+}
+
+/// In a deploy, the old processes end within minutes; each process would generate a page of a month by itself otherwise.
+#[tokio::test(start_paused = true)]
+async fn page_of_other_code_is_replaced_when_it_is_older_than_an_hour() {
+    let shared = Shared::new();
+    let month = Refresh::every(30 * perennial::DAY);
+    let process = |hole: &'static str, is_stored: bool| {
+        let site = shared.site();
+        let page = async move |holes: Holes| Html(format!("{hole}: {}", holes.text(hole)));
+        let layer = site.layer(&month).hole(hole, name);
+        let layer = layer.store_if(move |_| is_stored);
+        let app: Router = Router::new().route("/", route(page).layer(layer));
+        (site, app)
+    };
+    let (old, app) = process("name", true);
+    assert_eq!(visit_path(&app, "/").await, "name: stranger");
+    assert_eq!(shared.generations("/"), 1);
+    // What a process does not store says nothing about the page of the others.
+    let (refuses, app) = process("reader", false);
+    assert_eq!(visit_path(&app, "/").await, "reader: stranger");
+    for (minutes, outcome, generations) in [(58, Outcome::KeptApart, 1), (3, Outcome::Stored, 2)] {
+        advance(Duration::from_secs(60 * minutes)).await;
+        let (new, app) = process("reader", true);
+        assert_eq!(visit_path(&app, "/").await, "reader: stranger");
+        advance(Duration::from_secs(1)).await;
+        assert_eq!(new.stats().regenerations(outcome), 1, "{minutes}");
+        assert_eq!(shared.generations("/"), generations, "{minutes}");
+    }
+    drop((old, refuses));
 }
 
 async fn visit_path(app: &Router, path: &str) -> String {

@@ -6,15 +6,17 @@ use std::{
     panic::AssertUnwindSafe,
     pin::{Pin, pin},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicI64, Ordering::Relaxed},
     },
     task::{Context, Poll, ready},
 };
 
-use futures_util::{FutureExt, StreamExt, future::join_all, stream::FuturesUnordered};
+use futures_util::{FutureExt, future::join_all};
 use http::{HeaderName, HeaderValue, request::Parts};
 use perennial_store::error::BoxError;
+use tokio::task::JoinSet;
+use tracing::Instrument;
 
 use crate::{
     clock::Tick,
@@ -106,12 +108,12 @@ pub(in crate::layer) struct Fillings {
     names: Arc<[Arc<str>]>,
     /// In the order of the names.
     fillings: Vec<Filling>,
-    /// The functions of streamed holes that have not ended. In a lock that is never taken, as functions need
-    /// not be `Sync`, and the body of a response is.
-    running: Option<Mutex<Running>>,
+    /// The functions of streamed holes that have not ended. They run in tasks of their own: a visitor who reads
+    /// slowly must not stop one that holds a connection. They end with the body.
+    running: Option<Running>,
 }
 
-type Running = FuturesUnordered<Pin<Box<dyn Future<Output = (usize, Option<String>)> + Send>>>;
+type Running = JoinSet<(usize, Option<String>)>;
 
 enum Filling {
     /// The hole is not on the page, or has failed and has no fallback.
@@ -154,13 +156,15 @@ impl Fillings {
             return Poll::Ready(None);
         };
         if let Some(running) = &mut self.running {
-            let running = running.get_mut();
-            let running = running.unwrap_or_else(PoisonError::into_inner);
             while let Filling::Running = self.fillings[place] {
-                let Some((ended, text)) = ready!(running.poll_next_unpin(cx)) else {
-                    break;
-                };
-                self.fillings[ended] = text.map_or(Filling::None, Filling::Text);
+                match ready!(running.poll_join_next(cx)) {
+                    Some(Ok((ended, text))) => {
+                        self.fillings[ended] = text.map_or(Filling::None, Filling::Text);
+                    }
+                    // The runtime is shutting down: a panic of the function has been caught.
+                    Some(Err(_)) => {}
+                    None => break,
+                }
             }
         }
         Poll::Ready(self.at(place))
@@ -254,7 +258,7 @@ impl HoleFunctions {
     }
 
     /// Runs the functions of these holes, and of those that headers have, each once and all at the same time, in the
-    /// visitor's own call. Those of streamed holes run later, when the body is read.
+    /// visitor's own call. Those of streamed holes run in tasks, and may end while the body is read.
     pub(in crate::layer) async fn fill<'a>(
         &self,
         names: impl IntoIterator<Item = &'a Arc<str>>,
@@ -297,7 +301,7 @@ impl HoleFunctions {
                 fillings[place] = Filling::Running;
                 running
                     .get_or_insert_with(Running::new)
-                    .push(Box::pin(run) as _);
+                    .spawn(run.in_current_span());
             } else {
                 let name = &self.names[place];
                 first.push(async move { (place, hole.run(name, visitor, now).await) });
@@ -313,7 +317,7 @@ impl HoleFunctions {
         Fillings {
             names: Arc::clone(&self.names),
             fillings,
-            running: running.map(Mutex::new),
+            running,
         }
     }
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, header};
+use http::{HeaderMap, header, response};
 use perennial_store::locked;
 
 use crate::{
@@ -232,12 +232,15 @@ impl Holes {
     }
 
     /// Cuts the marks out of a generated body. Returns the body as it is if none was given out.
+    ///
+    /// Handlers ask for marks before they know whether there is anything to show, so a response that is no success, as a
+    /// 404 or a redirect, may have none of them.
     pub(in crate::layer) fn cut(
         &self,
-        headers: &HeaderMap,
+        head: &response::Parts,
         body: Bytes,
     ) -> Result<(Bytes, Option<HolePlaces>), String> {
-        if let Some(mistake) = self.mistake(headers) {
+        if let Some(mistake) = self.mistake(&head.headers) {
             return Err(mistake);
         }
         let state = locked(&self.0.state);
@@ -275,6 +278,9 @@ impl Holes {
                 name,
                 escape: mark.escape,
             });
+        }
+        if places.places.is_empty() && !head.status.is_success() {
+            return Ok((body, None));
         }
         let missing = state.marks.iter().zip(&found);
         let missing = missing
@@ -325,8 +331,12 @@ mod tests {
         Holes::new(["name".into(), "cart".into()].into())
     }
 
+    fn head() -> response::Parts {
+        http::Response::new(()).into_parts().0
+    }
+
     fn cut(holes: &Holes, body: &str) -> Result<(String, Option<HolePlaces>), String> {
-        let cut = holes.cut(&HeaderMap::new(), Bytes::from(body.to_owned()));
+        let cut = holes.cut(&head(), Bytes::from(body.to_owned()));
         cut.map(|(body, places)| (String::from_utf8(body.to_vec()).expect("text"), places))
     }
 
@@ -389,9 +399,10 @@ mod tests {
             ("x-name", &*name, "the header x-name"),
             ("content-encoding", "gzip", "Content-Encoding"),
         ] {
-            let mut headers = HeaderMap::new();
-            headers.insert(header_name, value.parse().expect("a value"));
-            let error = holes.cut(&headers, Bytes::from(name.clone()));
+            let mut head = head();
+            let value = value.parse().expect("a value");
+            head.headers.insert(header_name, value);
+            let error = holes.cut(&head, Bytes::from(name.clone()));
             let error = error.expect_err(said);
             assert!(error.contains(said), "{error}");
         }

@@ -156,9 +156,11 @@ impl RefreshLayer {
         let Ok(headers) = self.holes.headers(&fillings) else {
             return refused(response.headers());
         };
+        if has_marks || !headers.is_empty() {
+            outgoing::personal(response.headers_mut());
+        }
         if has_marks {
             stored::invalidate(&mut response);
-            outgoing::personal(response.headers_mut());
             response = response.map(|body| body.filled(|body| Filled::new(body, holes, fillings)));
         }
         for (name, value) in headers {

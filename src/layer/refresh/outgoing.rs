@@ -7,7 +7,10 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 
 use crate::{
-    http::fields::{ascii, seconds},
+    http::{
+        fields::{ascii, seconds},
+        terms::mentions,
+    },
     layer::{ResponseBody, refresh::hit_values::HitTimes},
 };
 
@@ -78,11 +81,14 @@ pub(super) fn keep_private(headers: &mut HeaderMap) {
 /// The `Cache-Control` of a response that is one visitor's own.
 pub(super) const PERSONAL: HeaderValue = HeaderValue::from_static("private, no-cache");
 
-/// Makes the response one visitor's own: no cache shares it, and a browser asks before it shows it again.
+/// Makes the response one visitor's own: no cache shares it, and a browser asks before it shows it again, if it may
+/// keep it at all.
 pub(super) fn personal(headers: &mut HeaderMap) {
     remove_targeted(headers);
     headers.remove(header::EXPIRES);
-    headers.insert(header::CACHE_CONTROL, PERSONAL);
+    if !mentions(headers, &header::CACHE_CONTROL, "no-store") {
+        headers.insert(header::CACHE_CONTROL, PERSONAL);
+    }
 }
 
 /// Removes the headers that tell one kind of cache something else than `Cache-Control` does (RFC

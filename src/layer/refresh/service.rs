@@ -33,15 +33,15 @@ use super::{
 };
 use crate::{
     cache::{
-        Answer, Generate, Lookup, Readable, Target, Version, VisitOptions, Visited, interval_of,
-        parts::RunContext,
+        Answer, Generate, Lookup, Readable, Reading, Target, Version, VisitOptions, Visited,
+        interval_of, parts::RunContext,
     },
     event::{Bypass, Served},
     extensions::{ExpireAfter, Tags},
     generation::Generation,
     http::cache_status::{Forward, Handling},
     layer::{
-        RefreshLayer, ResponseBody, ResponseFuture,
+        Holes, RefreshLayer, ResponseBody, ResponseFuture,
         future::oneshot as call,
         invalidate::{Change, is_safe},
         own_writes::{Issuer, OwnWrites},
@@ -88,6 +88,9 @@ impl<S> Clone for RefreshService<S> {
     }
 }
 
+/// What a request asks for, or why it bypasses the cache.
+type KnownResource = Result<Resource<'static>, Bypass>;
+
 impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for RefreshService<S>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone + Send + 'static,
@@ -109,16 +112,19 @@ where
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let layer = &self.0.layer;
         if layer.holes.is_empty() {
-            return self.answer(request);
+            return self.answer(request, None);
         }
         let (mut parts, body) = request.into_parts();
         let shared = Arc::clone(&self.0);
-        if let Some(version) = self.hit_to_fill(&parts) {
-            let filled = async move { Ok(shared.layer.fill_hit(&version, parts).await) };
-            return ResponseFuture::waiting(filled);
-        }
+        let resource = match self.hit_to_fill(&parts) {
+            Ok(version) => {
+                let filled = async move { Ok(shared.layer.fill_hit(&version, parts).await) };
+                return ResponseFuture::waiting(filled);
+            }
+            Err(resource) => resource,
+        };
         let recipient = Recipient::of(&mut parts, layer);
-        let answer = self.answer(Request::from_parts(parts, body));
+        let answer = self.answer(Request::from_parts(parts, body), resource);
         ResponseFuture::waiting(
             async move { Ok(shared.layer.fill(answer.await?, recipient).await) },
         )
@@ -127,8 +133,9 @@ where
 
 impl<S> RefreshService<S> {
     /// Returns the version with holes that a visitor gets from memory. In this most frequent case, the request goes
-    /// nowhere else, and need not be copied for the functions of the holes.
-    fn hit_to_fill(&self, parts: &Parts) -> Option<Arc<Version>> {
+    /// nowhere else, and need not be copied for the functions of the holes. Otherwise returns what it has found out about
+    /// the request, as the application's functions are called once for each request.
+    fn hit_to_fill(&self, parts: &Parts) -> Result<Arc<Version>, Option<KnownResource>> {
         let layer = &self.0.layer;
         let is_visitors = OwnRequest::of(&parts.extensions).is_none()
             && request::run_context_of(parts).is_none()
@@ -136,23 +143,27 @@ impl<S> RefreshService<S> {
         let is_authors = layer.cache.reads_own_writes()
             && OwnWrites::of(&parts.headers, Issuer::of(&layer.cache)).is_some();
         if !is_visitors || is_authors || layer.cache.is_off() {
-            return None;
+            return Err(None);
         }
-        let resource = request::resource(parts, layer).ok()?;
+        let resource = request::resource(parts, layer).map_err(|why| Some(Err(why)))?;
         let now = layer.cache.now();
         let version = layer
             .cache
-            .hit_unless_due(&resource.key, &layer.policy, now)?;
-        version.page.holes().is_some().then_some(version)
+            .hit_unless_due(&resource.key, &layer.policy, now);
+        version
+            .filter(|version| version.page.holes().is_some())
+            .ok_or_else(|| Some(Ok(resource.into_owned())))
     }
 }
 
 impl<S> RefreshService<S> {
-    /// Answers a request; holes of the response are not filled yet.
+    /// Answers a request; holes of the response are not filled yet. `resource` is that of the request, if the caller
+    /// knows it.
     #[inline]
     fn answer<ReqBody, ResBody>(
         &self,
         request: Request<ReqBody>,
+        resource: Option<KnownResource>,
     ) -> ResponseFuture<ResBody, S::Error>
     where
         S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone + Send + 'static,
@@ -178,7 +189,7 @@ impl<S> RefreshService<S> {
             let shared = Arc::clone(&self.0);
             ResponseFuture::waiting(pass(shared, (parts, body), Forward::Bypass, why))
         };
-        let resource = match request::resource(&parts, layer) {
+        let resource = match resource.unwrap_or_else(|| request::resource(&parts, layer)) {
             Ok(resource) => resource,
             Err(why) => {
                 if why == Bypass::Method && layer.invalidates && !is_safe(&parts.method) {
@@ -364,10 +375,10 @@ where
         }
     }
     let holes = Arc::clone(&layer.holes);
-    let readable: Readable = Arc::new(move |page| {
-        page.holes().is_none_or(|known| {
-            known.fit(page.response().body().len()) && holes.have_all(&known.names)
-        })
+    let readable: Readable = Arc::new(move |page| match page.holes() {
+        Some(known) if !known.fit(page.response().body().len()) => Reading::Damaged,
+        Some(known) if !holes.have_all(&known.names) => Reading::OtherCode,
+        Some(_) | None => Reading::Readable,
     });
     // Called only for the request that starts the regeneration.
     let generate = || {
@@ -437,7 +448,12 @@ where
     let is_new = matches!(&answer, Answer::Version(version) if version.is_made_since(arrived));
     let is_visitors = run.is_none() && parts.method == Method::GET && !is_own;
     if leads && is_new && is_visitors && layer.cache.settings().mode == Mode::Development {
-        compare::compare_once(&shared, key, || parts.clone());
+        compare::compare_once(&shared, key, || {
+            let mut visitor = parts.clone();
+            // While somebody has them, it counts as if the page had marks.
+            visitor.extensions.remove::<Holes>();
+            visitor
+        });
     }
     match layer.respond(answer, &parts, now, forwarded, Some(arrived)) {
         Ok(response) => Ok(response),
