@@ -89,7 +89,7 @@ impl Generation {
     }
 
     /// Sets the age at which what is generated is stale, in place of the policy's interval, as
-    /// [`RefreshAfter`](crate::RefreshAfter) does in a response.
+    /// [`RefreshAfter`](crate::RefreshAfter) does in a response. Of several calls, the shortest age counts.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
@@ -108,8 +108,8 @@ impl Generation {
         }
     }
 
-    /// Sets the age at which what is generated ends, as [`ExpireAfter`](crate::ExpireAfter) does in a response: from
-    /// then on it is neither served nor kept.
+    /// Sets the time from now at which what is generated ends, as [`ExpireAfter`](crate::ExpireAfter) does in a
+    /// response: from then on it is neither served nor kept. Of several calls, the earliest end counts.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
@@ -121,9 +121,9 @@ impl Generation {
     /// # offer.await?;
     /// # Ok(()) }
     /// ```
-    pub fn expire_after(&self, age: Duration) {
+    pub fn expire_after(&self, left: Duration) {
         if let Some(run) = self.generator() {
-            run.expire_after(age);
+            run.expire_after(left);
         }
     }
 

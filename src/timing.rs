@@ -21,6 +21,10 @@ pub(crate) const PUBLISH_PAUSES: Pauses =
 pub(crate) const INVALIDATE_PAUSES: Pauses =
     Pauses::growing(Duration::from_millis(100), Duration::from_secs(5));
 
+/// The time after which a version that this code cannot use is published over although it is fresh: in most deploys,
+/// the processes that could use it have ended long before.
+pub(crate) const KEPT_APART_FOR: Duration = Duration::from_secs(3600);
+
 /// The default time that the visitor whose request started a regeneration waits for the new page.
 pub(crate) const LEADER_WAIT: Duration = Duration::from_secs(1);
 

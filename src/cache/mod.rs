@@ -77,7 +77,7 @@ pub(crate) use failure::Failure;
 pub(crate) use invalidation::{UNKNOWN_EPOCH, record_writes};
 pub(crate) use invalidation_list::Target;
 pub(crate) use metadata::{Meta, Metadata, interval_of};
-pub(crate) use regeneration::{Generate, Generator, Readable, VisitOptions, Visited};
+pub(crate) use regeneration::{Generate, Generator, Readable, Reading, VisitOptions, Visited};
 
 /// The answer to a visitor.
 pub(crate) type Answer = entry::Answer<Representations>;

@@ -95,11 +95,10 @@ pub(crate) struct Inherited {
     pub(crate) depends_on_everything: bool,
     /// The time at which the first of the parts is stale.
     fresh_until: Option<Instant>,
-    /// The time at which the first of the parts ends.
+    /// The time at which the content ends: the first that the generator has set, or that of the first of the parts.
     ends_at: Option<Instant>,
-    /// What the generator itself has set.
+    /// The shortest one that the generator has set.
     pub(crate) refresh_after: Option<Duration>,
-    expire_after: Option<Duration>,
     /// The latest epoch up to which no part has missed an invalidation. `None` means that there are no parts.
     parts_epoch: Option<Epoch>,
     /// A part was stale, provisional itself, or missing.
@@ -113,10 +112,9 @@ impl Inherited {
             .map(|fresh_until| fresh_until - Instant::now())
     }
 
-    /// Returns the time until the content ends, if it does: that of the generator, or that of the first of the parts.
+    /// Returns the time until the content ends, if it does.
     pub(crate) fn expire_after(&self) -> Option<Duration> {
-        let of_parts = self.ends_at.map(|ends_at| ends_at - Instant::now());
-        self.expire_after.into_iter().chain(of_parts).min()
+        self.ends_at.map(|ends_at| ends_at - Instant::now())
     }
 
     /// Returns the epoch to store with the content, given the one from before its generator began. The
@@ -313,14 +311,16 @@ impl RunContext {
         self.change(|inherited| inherited.tags.extend(tags));
     }
 
-    /// Sets the age at which what this run generates is stale.
+    /// Sets the age at which what this run generates is stale, unless a shorter one is set.
     pub(crate) fn refresh_after(&self, age: Duration) {
-        locked(&self.inherited).refresh_after = Some(age);
+        let mut inherited = locked(&self.inherited);
+        let set_before = inherited.refresh_after.into_iter();
+        inherited.refresh_after = set_before.chain([age]).min();
     }
 
-    /// Sets the age at which what this run generates ends.
-    pub(crate) fn expire_after(&self, age: Duration) {
-        locked(&self.inherited).expire_after = Some(age);
+    /// Ends what this run generates after this time from now, unless it ends earlier.
+    pub(crate) fn expire_after(&self, left: Duration) {
+        locked(&self.inherited).limit_end(Some(left));
     }
 
     fn change(&self, change: impl FnOnce(&mut Inherited)) {

@@ -11,8 +11,8 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::Perennial;
 use crate::{
     cache::{
-        Answer, Failure, Generate, Generated, Generator, Lookup, Readable, Version, VisitOptions,
-        parts,
+        Answer, Failure, Generate, Generated, Generator, Lookup, Readable, Reading, Version,
+        VisitOptions, parts,
     },
     generation::{Generates, Generation},
     key,
@@ -212,7 +212,11 @@ impl Perennial {
                 generated(encoded, max_body)
             })
         };
-        let readable: Readable = Arc::new(|page| page.decoded(decode::<T>).is_ok());
+        let readable: Readable = Arc::new(|page| match page.decoded(decode::<T>) {
+            Ok(_) => Reading::Readable,
+            Err(error) if is_of_other_type(&error) => Reading::OtherCode,
+            Err(_) => Reading::Damaged,
+        });
         let version = self.version(key, policy.into(), generate, Some(readable), false);
         let value = version.await?.page.decoded(decode::<T>);
         value.map_err(|error| {
@@ -342,4 +346,10 @@ fn encode<T: Serialize>(value: &T) -> Result<Response<Bytes>, BoxError> {
 
 fn decode<T: DeserializeOwned>(stored: &Response<Bytes>) -> Result<T, BoxError> {
     Ok(serde_json::from_slice(stored.body())?)
+}
+
+/// Returns true if the value that could not be decoded is whole, and so is one of another type.
+fn is_of_other_type(error: &BoxError) -> bool {
+    let error = error.downcast_ref::<serde_json::Error>();
+    error.is_some_and(serde_json::Error::is_data)
 }

@@ -68,6 +68,29 @@ async fn page_that_has_ended_is_served_by_no_process_even_if_its_generator_fails
     assert_eq!(entry.status, Some(StatusCode::GONE));
 }
 
+/// Several pieces of code may know an end each, and time passes while a page is made.
+#[tokio::test(start_paused = true)]
+async fn earliest_end_counts_from_when_it_was_said() {
+    let database = Database::new();
+    let site = open(&database, Perennial::builder());
+    let content = async |generation: Generation| {
+        generation.expire_after(60 * SECOND);
+        generation.expire_after(DAY);
+        generation.refresh_after(20 * SECOND);
+        generation.refresh_after(DAY);
+        tokio::time::sleep(30 * SECOND).await;
+        Ok::<_, Infallible>("an invitation")
+    };
+    let policy = Refresh::every(DAY).leader_wait(DAY);
+    let made = site.content("invitation", &policy, content).await;
+    assert_eq!(made.expect("is made").text(), "an invitation");
+    let ended = async |_: Generation| Err::<&str, _>("has ended");
+    advance(29 * SECOND).await;
+    assert!(site.content("invitation", &policy, ended).await.is_ok());
+    advance(SECOND).await;
+    assert!(site.content("invitation", &policy, ended).await.is_err());
+}
+
 #[tokio::test(start_paused = true)]
 async fn row_of_what_has_ended_is_removed() {
     let database = Database::new();

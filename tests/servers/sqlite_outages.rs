@@ -2,6 +2,7 @@
 //! program's file.
 
 use std::{
+    convert::Infallible,
     io::Write,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
@@ -171,6 +172,25 @@ async fn lose(folder: &Folder, loss: Loss) {
             .await;
         }
     }
+}
+
+/// A value that is cut off, unlike one of another type, is of no use to processes with other code.
+#[tokio::test(flavor = "multi_thread")]
+async fn value_that_is_cut_off_is_replaced_at_once() {
+    let folder = Folder::new();
+    let policy = Refresh::every(LONG).leader_wait(LONG);
+    let value = async |text: &'static str| {
+        let site = folder.site().await;
+        let generate = async move || Ok::<_, Infallible>(vec![text.to_owned()]);
+        let value = site.value("titles", &policy, generate).await;
+        site.shutdown().await;
+        value.expect("is made").join(", ")
+    };
+    assert_eq!(value("first").await, "first");
+    let spoil = "UPDATE perennial_entry SET body = substr(body, 1, 5)";
+    assert_eq!(db(&folder).execute(spoil).await, 1);
+    assert_eq!(value("second").await, "second");
+    assert_eq!(value("third").await, "second", "it was not replaced");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::{
     Progress, Regenerations,
-    generator::Generate,
+    generator::{Generate, Reading},
     machine::{self, Keeping, Output, ProbeResult, Regeneration, Stored},
     report::RegenerationReport,
 };
@@ -275,21 +275,24 @@ impl Driver {
             let stored = match found.entry {
                 None => Stored::NoNewer,
                 Some(entry) => {
-                    let version = Version::stored(&key, entry, asked, &policy, page_before);
-                    let is_damaged = version.page.meta.stored.is_damaged;
-                    let is_readable = !is_damaged
-                        && readable
-                            .as_ref()
-                            .is_none_or(|readable| readable(&version.page));
-                    if is_readable {
+                    let mut version = Version::stored(&key, entry, asked, &policy, page_before);
+                    let reading = match &readable {
+                        _ if version.page.meta.stored.is_damaged => Reading::Damaged,
+                        None => Reading::Readable,
+                        Some(read) => read(&version.page),
+                    };
+                    if reading == Reading::Readable {
                         Stored::Version(version)
                     } else {
+                        let is_damaged = reading == Reading::Damaged;
                         tracing::warn!(
                             key = &*key,
                             is_damaged,
                             "the stored version cannot be used, and is generated anew: its row is damaged, the type of its value has changed, \
                              or its page has a hole that this layer does not have"
                         );
+                        // No process keeps apart from what nobody can use.
+                        version.age_unknown |= is_damaged;
                         Stored::Unreadable(version)
                     }
                 }

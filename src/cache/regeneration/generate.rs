@@ -22,7 +22,7 @@ use crate::{
     },
     clock::micros,
     event::Reason,
-    extensions::{ExpireAfter, RefreshAfter, Tags},
+    extensions::{RefreshAfter, Tags},
     holes::HolePlaces,
     http::cdn_tags::CdnTags,
     ordered::assert_no_lock_is_held,
@@ -136,18 +136,13 @@ impl Driver {
                     let Tags(tags) = tags.and(inherited.tags.iter());
                     let refresh_after = said.get().map(|RefreshAfter(after)| *after);
                     let refresh_after = refresh_after.or(inherited.refresh_after);
-                    let expire_after = said.get().map(|ExpireAfter(after)| *after);
-                    let expire_after = expire_after
-                        .into_iter()
-                        .chain(inherited.expire_after())
-                        .min();
                     let metadata = Metadata {
                         epoch: inherited.limit_epoch(epoch),
                         sightings,
                         revision,
                         tags,
                         refresh_after,
-                        expire_after,
+                        expire_after: inherited.expire_after(),
                         parts_fresh_for: inherited.fresh_for().filter(|_| !policy.outlives_parts),
                         parts: inherited.keys.into_iter().collect(),
                         depends_on_everything: inherited.depends_on_everything,
@@ -158,8 +153,10 @@ impl Driver {
                     };
                     let cdn_tags = said.get::<CdnTags>().copied();
                     let response = match cdn_tags {
-                        Some(cdn_tags) => cdn_tags.added_to(response, &metadata.tags),
-                        None => response,
+                        Some(cdn_tags) if !metadata.depends_on_everything => {
+                            cdn_tags.added_to(response, &metadata.tags)
+                        }
+                        _ => response,
                     };
                     let mut page = Page::new(&key, response, metadata, before);
                     regenerations.warn_of_retagging(before, &page);

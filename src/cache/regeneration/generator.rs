@@ -8,7 +8,17 @@ use crate::cache::{Generated, Page};
 pub(crate) type Generator = Pin<Box<dyn Future<Output = Generated> + Send>>;
 
 /// See [`Generate::readable`].
-pub(crate) type Readable = Arc<dyn Fn(&Page) -> bool + Send + Sync>;
+pub(crate) type Readable = Arc<dyn Fn(&Page) -> Reading + Send + Sync>;
+
+/// What a caller makes of a stored version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reading {
+    Readable,
+    /// Processes with other code can read it, which has another type for the value, or other holes.
+    OtherCode,
+    /// Nobody can read it.
+    Damaged,
+}
 
 /// The generator that a request brings.
 pub(crate) struct Generate {
@@ -16,7 +26,6 @@ pub(crate) struct Generate {
     pub(crate) run: Option<Generator>,
     /// The name of the layer, for events.
     pub(crate) layer: Arc<str>,
-    /// Says whether the caller can read a stored version. It cannot where the type of its value has changed, or
-    /// where the layer does not have its holes. `None` means that it can read any.
+    /// Says whether the caller can read a stored version. `None` means that it can read any.
     pub(crate) readable: Option<Readable>,
 }

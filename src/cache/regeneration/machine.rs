@@ -103,7 +103,10 @@ use crate::{
     clock::Tick,
     event::{Bypass, Outcome, Reason},
     extensions::Tags,
-    timing::{BRIEF_RETENTION, POLL_PAUSES, PUBLISH_PAUSES, PUBLISH_RETRY_LIMIT, RECHECK_INTERVAL},
+    timing::{
+        BRIEF_RETENTION, KEPT_APART_FOR, POLL_PAUSES, PUBLISH_PAUSES, PUBLISH_RETRY_LIMIT,
+        RECHECK_INTERVAL,
+    },
 };
 
 /// What the driver tells the machine.
@@ -379,9 +382,9 @@ pub(crate) struct Regeneration<B> {
     pub(super) cooldown: Option<(Tick, Arc<Meta>)>,
     /// If the last response was not stored: why.
     pub(super) hit_for_pass: Option<Bypass>,
-    /// A fresh version is stored that this code cannot use, so processes with other code are running. The
-    /// result stays in the memory of this process: to publish it over theirs would make them generate again,
-    /// and publish over it in turn.
+    /// A fresh version is stored that this code cannot use, and it is so young that processes with other code
+    /// may be running. The result stays in the memory of this process: to publish it over theirs would make them
+    /// generate again, and publish over it in turn.
     pub(super) is_kept_apart: bool,
     pub(super) request: LeaderRequest,
 }
@@ -695,7 +698,10 @@ impl<'a, B: SameContent> Transition<'a, B> {
     fn probed(&mut self, found: ProbeResult<B>) {
         let stored_fence = found.stored.fence().max(self.machine.fence());
         self.machine.is_kept_apart = match &found.stored {
-            Stored::Unreadable(version) => version.freshness(self.context) == Freshness::Fresh,
+            Stored::Unreadable(version) => {
+                version.freshness(self.context) == Freshness::Fresh
+                    && version.age(self.context.now) < KEPT_APART_FOR
+            }
             Stored::NoNewer | Stored::Version(_) => false,
         };
         self.keep_better(found.stored.version());
@@ -884,8 +890,9 @@ impl<'a, B: SameContent> Transition<'a, B> {
                 self.hit_for_pass(why, time, snapshot, tags);
                 // A stored version, if there is one, was shared before and must go. If the removal
                 // fails, the next regeneration tries again. A version that is too large here stays,
-                // as another process may have a larger limit.
-                (Duration::ZERO, why != Bypass::TooLarge)
+                // as another process may have a larger limit, and so does one of other code.
+                let stays = why == Bypass::TooLarge || self.machine.is_kept_apart;
+                (Duration::ZERO, !stays)
             }
             Generated::Failed(failure) => (self.failed(lease, snapshot, failure), false),
         };

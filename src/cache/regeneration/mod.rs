@@ -42,7 +42,7 @@ use crate::{
     ordered::{Ordered, Place},
 };
 
-pub(crate) use generator::{Generate, Generator, Readable};
+pub(crate) use generator::{Generate, Generator, Readable, Reading};
 pub(crate) use machine::Generated;
 pub(crate) use visit::{VisitOptions, Visited};
 

@@ -73,6 +73,10 @@ where
         Err(error) => return failed(error.into(), None),
     };
     let (mut head, body) = response.into_parts();
+    if let Some(ExpireAfter(left)) = head.extensions.get() {
+        // From now on, and not from when the body is read and stored.
+        Generation::current().expire_after(*left);
+    }
     if head.status == StatusCode::METHOD_NOT_ALLOWED {
         layer.hints.not_allowed(uri.path());
     }
@@ -147,7 +151,7 @@ where
         Err(error) => return failed(error.into(), None),
     };
     let cut = match &holes {
-        Some(holes) => holes.cut(&head.headers, body),
+        Some(holes) => holes.cut(&head, body),
         None => Ok((body, None)),
     };
     let (body, places) = match cut {
@@ -179,9 +183,6 @@ where
     }
     response.extensions_mut().insert(tags);
     if let Some(after) = head.extensions.get::<RefreshAfter>() {
-        response.extensions_mut().insert(*after);
-    }
-    if let Some(after) = head.extensions.get::<ExpireAfter>() {
         response.extensions_mut().insert(*after);
     }
     Generated::Content(response)

@@ -173,7 +173,7 @@ fn complete_search_while_the_store_fails() {
 fn complete_search_while_stored_values_cannot_be_decoded() {
     let setup = Setup::new(&[Unreadable, Leave], 2, 2);
     let situations = ["stored version is unreadable", "ended: kept apart"];
-    search(&setup, Extent::CompleteIfFull(400_000), &situations, &[]);
+    search(&setup, Extent::CompleteIfFull(600_000), &situations, &[]);
 }
 
 /// The application's code panics in the task of a regeneration, as a subscriber of the log may.
