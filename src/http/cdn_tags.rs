@@ -1,7 +1,12 @@
 //! The headers by which content delivery networks learn the tags of a page.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Response};
+
+/// The longest header, which Cloudflare and Fastly read as well.
+const MOST_BYTES: usize = 16 << 10;
 
 /// The header by which a content delivery network learns the tags of a page, for
 /// [`RefreshLayer::cdn_tags`](crate::layer::RefreshLayer::cdn_tags).
@@ -46,19 +51,22 @@ impl CdnTags {
         })
     }
 
-    /// Returns the response with the header, if there are tags.
+    /// Returns the response with the header, if there are tags, and not too many for it.
     pub(crate) fn added_to(
         self,
         mut response: Response<Bytes>,
         tags: &[String],
     ) -> Response<Bytes> {
-        let tags: Vec<_> = tags.iter().map(|tag| Self::encode(tag)).collect();
+        // In one order, so that the header of an unchanged page does not change.
+        let tags: BTreeSet<_> = tags.iter().map(|tag| Self::encode(tag)).collect();
+        let tags: Vec<_> = tags.into_iter().collect();
         let separator = match self {
             Self::CacheTag | Self::EdgeCacheTag => ",",
             Self::SurrogateKey => " ",
         };
-        if !tags.is_empty()
-            && let Ok(value) = HeaderValue::try_from(tags.join(separator))
+        let value = tags.join(separator);
+        if (1..=MOST_BYTES).contains(&value.len())
+            && let Ok(value) = HeaderValue::try_from(value)
         {
             response.headers_mut().insert(self.header(), value);
         }
@@ -77,17 +85,17 @@ mod tests {
             (
                 CdnTags::CacheTag,
                 "cache-tag",
-                "book-7,%C3%A0%20la%2C%20carte%20100%20%25",
+                "%C3%A0%20la%2C%20carte%20100%20%25,book-7",
             ),
             (
                 CdnTags::EdgeCacheTag,
                 "edge-cache-tag",
-                "book-7,%C3%A0%20la%2C%20carte%20100%20%25",
+                "%C3%A0%20la%2C%20carte%20100%20%25,book-7",
             ),
             (
                 CdnTags::SurrogateKey,
                 "surrogate-key",
-                "book-7 %C3%A0%20la%2C%20carte%20100%20%25",
+                "%C3%A0%20la%2C%20carte%20100%20%25 book-7",
             ),
         ] {
             let response = header.added_to(Response::default(), &tags);

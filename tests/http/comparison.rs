@@ -7,7 +7,7 @@ use std::sync::{
 
 use axum::{
     Extension, Router,
-    http::{HeaderMap, HeaderName, header},
+    http::{HeaderMap, HeaderName, Uri, header},
     response::{Html, IntoResponse},
     routing::get as route,
 };
@@ -28,6 +28,10 @@ const BROWSER: &[(&str, &str)] = &[
     ("accept-language", "de"),
     ("cookie", "theme=dark; id=7"),
     ("user-agent", "a browser"),
+    // These choose a form of the page, and no other page.
+    ("accept-encoding", "gzip"),
+    ("if-modified-since", "Sat, 28 Nov 2026 12:00:00 GMT"),
+    ("range", "bytes=0-0"),
     ("x-proxy", "1"),
 ];
 
@@ -70,6 +74,15 @@ fn app(layer: impl Fn() -> RefreshLayer, runs: &Arc<AtomicUsize>) -> Router {
         let page = text(&headers, "cookie").to_owned();
         ([(header::CACHE_CONTROL, "no-store")], page).into_response()
     };
+    let forms = async |headers: HeaderMap| {
+        let sent = ["accept-encoding", "if-modified-since", "range"];
+        format!("{:?}", sent.map(|name| text(&headers, name)))
+    };
+    let derived = Key::by(|parts| {
+        let is_german = parts.headers.get("accept-language")? == "de";
+        Some([("currency", if is_german { "EUR" } else { "USD" })])
+    });
+    let prices = async |uri: Uri| format!("{:?}", uri.query());
     let hole = layer().hole_with("name", async |name: Option<&'static str>| {
         name.unwrap_or("-")
     });
@@ -83,6 +96,8 @@ fn app(layer: impl Fn() -> RefreshLayer, runs: &Arc<AtomicUsize>) -> Router {
             route(by("accept-language")).layer(layer().key(in_key)),
         )
         .route("/both", route(both).layer(layer()))
+        .route("/forms", route(forms).layer(layer()))
+        .route("/prices", route(prices).layer(layer().key(derived)))
         .route("/random", route(random).layer(layer()))
         .route("/filled", route(filled).layer(hole))
         .route("/private", route(private).layer(layer()))
@@ -107,7 +122,7 @@ async fn developer_is_told_the_header_that_makes_another_page_once() {
         let lines = text.lines().filter(|line| line.contains("WARN"));
         lines.map(str::to_owned).collect::<Vec<_>>()
     };
-    for path in ["/same", "/key", "/random", "/filled"] {
+    for path in ["/same", "/key", "/random", "/filled", "/forms", "/prices"] {
         let told = told(path).await;
         assert!(told.is_empty(), "{path}: {told:?}");
     }
@@ -178,6 +193,8 @@ async fn production_compares_nothing_unless_an_operator_asks() {
         ),
         ("/cookie", Comparison::DiffersByHeader("cookie".to_owned())),
         ("/key", Comparison::Same),
+        ("/forms", Comparison::Same),
+        ("/prices", Comparison::Same),
         ("/both", Comparison::DiffersByRequest),
         ("/random", Comparison::DiffersEachTime),
         ("/filled", Comparison::Same),

@@ -11,7 +11,7 @@
 use std::{collections::HashSet, sync::Arc};
 
 use bytes::Bytes;
-use http::{HeaderName, Request, StatusCode, request::Parts};
+use http::{HeaderName, Request, StatusCode, header, request::Parts};
 use http_body::Body;
 use perennial_store::{error::BoxError, locked};
 use tower_service::Service;
@@ -28,6 +28,17 @@ const MOST_KEYS: usize = 10_000;
 
 /// The most headers of a request that are left out one by one.
 const MOST_HEADERS: usize = 40;
+
+/// The headers that choose a form of a page: a part of it, a coding, or no content if it is unchanged.
+const FORM_HEADERS: [HeaderName; 7] = [
+    header::ACCEPT_ENCODING,
+    header::IF_MATCH,
+    header::IF_MODIFIED_SINCE,
+    header::IF_NONE_MATCH,
+    header::IF_RANGE,
+    header::IF_UNMODIFIED_SINCE,
+    header::RANGE,
+];
 
 /// The keys whose pages this process has compared.
 pub(super) type Compared = std::sync::Mutex<HashSet<String>>;
@@ -131,8 +142,10 @@ where
     let request = request::to_generate(visitor, &resource, &shared.layer).ok()?;
     let request = request.map(|()| ReqBody::default());
     let generator = Box::pin(generate(Arc::clone(shared), request));
-    match shared.layer.cache.unstored(&resource.key, generator).await {
-        Answer::Version(version) => {
+    let run = shared.layer.cache.unstored(&resource.key, generator);
+    let run = tokio::time::timeout(shared.layer.policy.generator_timeout, run);
+    match run.await {
+        Ok(Answer::Version(version)) => {
             let response = version.page.response();
             Some(Page {
                 status: response.status(),
@@ -156,7 +169,14 @@ where
 {
     let layer = &shared.layer;
     let mut parts = visitor.clone();
-    if let Some(name) = without {
+    if layer.key.derives_values() {
+        // What the key adds to the request is no difference.
+        let resource = request::resource(visitor, layer).ok()?;
+        let generator = request::to_generate(visitor, &resource, layer).ok()?;
+        parts.uri = generator.uri().clone();
+    }
+    // They choose a form of the page.
+    for name in FORM_HEADERS.iter().chain(without) {
         parts.headers.remove(name);
     }
     let holes = Holes::new(Arc::clone(layer.holes.names()));
@@ -165,9 +185,14 @@ where
     }
     parts.extensions.insert(Generation::default());
     let request = Request::from_parts(parts, ReqBody::default());
-    let (head, body) = call(shared.inner(), request).await.ok()?.into_parts();
-    let body = read(body, layer.cache.settings().max_body).await.ok()??;
-    let (body, _) = holes.cut(&head.headers, body).ok()?;
+    let run = async {
+        let (head, body) = call(shared.inner(), request).await.ok()?.into_parts();
+        let body = read(body, layer.cache.settings().max_body).await.ok()??;
+        Some((head, body))
+    };
+    let run = tokio::time::timeout(layer.policy.generator_timeout, run);
+    let (head, body) = run.await.ok()??;
+    let (body, _) = holes.cut(&head, body).ok()?;
     Some(Page {
         status: head.status,
         body,

@@ -226,6 +226,11 @@ impl Key {
         self
     }
 
+    /// Returns true for a key by [`Key::by`], whose generator sees the derived values in place of the query.
+    pub(super) fn derives_values(&self) -> bool {
+        matches!(self.base, Base::By(_))
+    }
+
     /// Returns the key of the request without the parts for headers, host and nesting: the key that
     /// `invalidate` takes.
     pub(super) fn resource(&self, parts: &Parts) -> Option<String> {
