@@ -468,7 +468,7 @@ async fn page_explains_whether_a_page_is_cached_and_generates_nothing() {
         ("", "operator", "Write the path"),
         ("/a", "operator", "the request generates the first one"),
         ("/nowhere", "operator", "No layer of the site has answered"),
-        ("/%20%3Cscript%3E", "operator", "is no path"),
+        ("/%20%3Cscript%3E", "operator", "is not a path"),
         ("/a", "guest", "only a user with full access"),
         ("/import", "guest", "only a user with full access"),
     ] {

@@ -9,6 +9,13 @@
 //! | long work under a lock that ends with a database connection | [`SessionLock`] |
 //! | a request that clients may send repeatedly | [perennial-idempotency](https://docs.rs/perennial-idempotency) |
 //!
+//! The features `sqlite`, `postgres` and `mysql` take the pools of one database each:
+//!
+//! ```toml
+//! [dependencies]
+//! perennial-jobs = { version = "0.1", features = ["postgres"] }
+//! ```
+//!
 //! ```
 //! # async fn f(pool: perennial_jobs::Database) -> Result<(), perennial_jobs::Error> {
 //! use perennial_jobs::Locks;
@@ -18,10 +25,15 @@
 //!     // No other process is here.
 //!     lease.release().await?;
 //! }
+//!
+//! // When the program ends, after its last piece of work.
+//! locks.shutdown().await;
 //! # Ok(()) }
 //! ```
 //!
-//! The crate is no scheduler, and no queue with priorities or retries.
+//! The crate is no scheduler, and no queue with priorities or retries. For a job at three o'clock each night, ask
+//! each minute whether the night's [`Once`] has run: then a database that is away for a while delays the job and skips
+//! none. The [guide of Perennial](https://docs.rs/perennial/latest/perennial/guide/locks/index.html) has this loop.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]

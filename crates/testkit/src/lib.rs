@@ -41,10 +41,10 @@ mod waiting;
 pub mod wire;
 
 pub use contender::Contender;
-#[cfg(feature = "sqlite")]
-pub use databases::{Db, all_of, four_digits, open, open_site, pool_of};
 #[cfg(feature = "postgres")]
-pub use databases::{by_deadpool, deadpool_of};
+pub use databases::deadpool_of;
+#[cfg(feature = "sqlite")]
+pub use databases::{Db, all_of, by_deadpool, four_digits, open, open_site, pool_of};
 pub use origin::{Origin, nowhere, serve, serve_origin};
 pub use perennial_driver_tests::{HANG, store, store::page};
 #[cfg(feature = "postgres")]

@@ -66,7 +66,6 @@ pub const TOTALS: Refresh = Refresh::every(DAY);
 /// Returns the site's router.
 pub fn app(site: &Perennial, shop: Shop) -> Router {
     let list = get(list).layer(site.layer(Refresh::every(30 * DAY)).tag("books"));
-    // The author of a book sees the new list, also where another process answers.
     let change = site.invalidate_on_success("books");
     let add = post(add).layer(change);
     let with_data = (site.clone(), shop);

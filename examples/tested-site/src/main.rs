@@ -7,7 +7,9 @@ use tested_site::{Shop, app};
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     tracing_subscriber::fmt::init();
-    let site = Perennial::open("sqlite://tested-site.db").await?;
+    // The author of a book sees the new list, also where another process answers.
+    let builder = Perennial::builder().read_own_writes();
+    let site = builder.open("sqlite://tested-site.db").await?;
     let app = app(&site, Shop::default());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
     println!("http://{}/books", listener.local_addr()?);

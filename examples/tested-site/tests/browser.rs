@@ -23,7 +23,11 @@ async fn author_of_a_book_sees_it_though_another_process_answers() {
     let url = format!("sqlite://{}", folder.path().join("site.db").display());
     let shop = Shop::default();
     let process = async || {
-        let site = Perennial::builder().mode(Mode::On).open(&url).await;
+        let site = Perennial::builder()
+            .mode(Mode::On)
+            .read_own_writes()
+            .open(&url)
+            .await;
         app(&site.expect("opens"), shop.clone())
     };
     let (changing, reading) = (process().await, process().await);

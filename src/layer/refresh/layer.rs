@@ -97,6 +97,31 @@ use super::{
 /// axum::serve(listener, Shared::new(app)).await
 /// # }
 /// ```
+///
+/// # Without axum
+///
+/// A body without a `Default`, as hyper's `Incoming`, becomes one with it as an `Option`. The generator's request then
+/// has `None`:
+///
+/// ```
+/// # use bytes::Bytes;
+/// # use http_body_util::Full;
+/// # use perennial::{DAY, Perennial};
+/// use http::{Request, Response};
+/// use hyper::body::Incoming;
+/// use tower::{BoxError, Service, ServiceBuilder, service_fn};
+///
+/// async fn page(_: Request<Option<Incoming>>) -> Result<Response<Full<Bytes>>, BoxError> {
+///     Ok(Response::new("Hello".into()))
+/// }
+///
+/// # fn f(site: Perennial) -> impl Service<Request<Incoming>> {
+/// ServiceBuilder::new()
+///     .map_request(|request: Request<Incoming>| request.map(Some))
+///     .layer(site.layer(DAY))
+///     .service(service_fn(page))
+/// # }
+/// ```
 #[derive(Clone)]
 #[must_use = "a layer does nothing until a service is wrapped in it"]
 pub struct RefreshLayer {
@@ -473,7 +498,7 @@ impl RefreshLayer {
     /// The header has all tags by which the page can be invalidated: those of the layer, of the handler and of the
     /// parts. In a tag, characters outside of visible ASCII, commas and `%` are percent-encoded; send the same form to
     /// the network's API, which [`CdnTags::encode`] returns. A page with more than 256 tags and parts, which any
-    /// invalidation makes stale, has no header.
+    /// invalidation makes stale, has no header, and no page has one of more than 16 KiB.
     ///
     /// Perennial does not call the network: the guide's chapter on
     /// [operating](crate::guide::operating#a-cdn-in-front) has a task that does.
