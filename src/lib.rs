@@ -55,7 +55,7 @@
 //! | `mysql` | | the store in MySQL or MariaDB |
 //! | `tls-rustls` | | encrypted connections for [`Perennial::open`] |
 //! | `axum` | yes | axum 0.8: without it, each request through axum's router bypasses the cache |
-//! | `hyper` | with `axum` | the extension of hyper's server, for a site without axum |
+//! | `hyper` | with `axum` | a site on hyper without axum: without it, a request that offers an upgrade bypasses the cache |
 //! | `compression` | | pages in `br` and `gzip`, in each process's memory |
 //! | `metrics` | | metrics, by the crate `metrics` |
 //!

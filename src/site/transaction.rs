@@ -28,7 +28,7 @@ impl Perennial {
     /// # Errors
     ///
     /// The database fails, or the future is dropped: roll back.
-    /// [`Invalid`](perennial_store::ErrorKind::Invalid): the connection is in no transaction (on MySQL: in
+    /// [`Invalid`](crate::ErrorKind::Invalid): the connection is in no transaction (on MySQL: in
     /// none that its driver knows of, as sqlx knows of those by `begin`), its database has not the site's tables, or the site is open in memory.
     pub async fn invalidate_in(
         &self,
@@ -80,7 +80,7 @@ impl Perennial {
     ///
     /// # Errors
     ///
-    /// [`Invalid`](perennial_store::ErrorKind::Invalid): a tag cannot be used, there are more than 10,000, or the
+    /// [`Invalid`](crate::ErrorKind::Invalid): a tag cannot be used, there are more than 10,000, or the
     /// site is open in memory.
     pub fn invalidation_sql(&self, tags: impl IntoNames) -> Result<InvalidationSql, Error> {
         let tags = tags.into_names();

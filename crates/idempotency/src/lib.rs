@@ -1,6 +1,14 @@
 //! Runs a POST or PATCH with an `Idempotency-Key` once, and answers each repeat with the stored
 //! response, in services with an SQL database and any number of processes.
 //!
+//! The features `sqlite`, `postgres` and `mysql` take the pools of one database each. `axum`, which knows the whole path of
+//! a request behind nested routers, is a default:
+//!
+//! ```toml
+//! [dependencies]
+//! perennial-idempotency = { version = "0.1", features = ["postgres"] }
+//! ```
+//!
 //! ```
 //! # use axum::{Router, http::request::Parts, routing::post};
 //! # async fn pay() {}
@@ -17,7 +25,8 @@
 //! # }
 //! ```
 //!
-//! Not for background jobs: see [perennial-jobs](https://docs.rs/perennial-jobs).
+//! [`Locks`] are those of [perennial-jobs](https://docs.rs/perennial-jobs) and of a site, so that one value serves all of
+//! them. For work that is no request, see perennial-jobs.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]

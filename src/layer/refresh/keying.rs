@@ -121,7 +121,12 @@ impl Key {
     /// which the generator sees as the query. `None` lets the request bypass the cache.
     ///
     /// In the example, the key of `/prices` for a visitor from Germany is `/prices?currency=EUR`.
-    /// The response has no `Vary` for what the function reads.
+    /// The response has no `Vary` for what the function reads. The function takes the place of the query, so the key has
+    /// of the query only what the function returns. A request that bypasses the cache reaches the service with
+    /// its own query.
+    ///
+    /// The function can read extensions of the request, such as a tenant that an outer middleware has found out. Declare
+    /// such an extension by [`share_extension`](crate::layer::RefreshLayer::share_extension).
     ///
     /// ```
     /// # fn f(layer: perennial::layer::RefreshLayer) {

@@ -180,7 +180,7 @@ impl RefreshLayer {
     }
 
     /// Sets the name in [events](crate::event::Event) and in the log. Default: the path of the route in axum,
-    /// such as `/books/{id}`, or else `other`.
+    /// such as `/books/{id}`, or else `other`. Without axum, give each layer a name.
     ///
     /// ```
     /// # fn f(layer: perennial::layer::RefreshLayer) {
@@ -474,7 +474,8 @@ impl RefreshLayer {
     ///
     /// Use it where the handler's response does not say by its headers that it is not worth storing: an empty search
     /// result, an error page with the status 200. A response that is not stored is one visitor's own, as after
-    /// [`bypass_if`](Self::bypass_if). As the response is there only after the generator has run, the first such
+    /// [`bypass_if`](Self::bypass_if), and the stored page, if there is one, is removed. A handler that wants to keep it
+    /// answers with a status of 500 to 599. As the response is there only after the generator has run, the first such
     /// request runs the service twice; then the service itself answers the requests for the policy's
     /// [`cooldown`](crate::Refresh::cooldown).
     /// [`bypass_if`](Self::bypass_if) looks at the request, and costs nothing of the kind.
@@ -591,8 +592,11 @@ impl RefreshLayer {
         self
     }
 
-    /// Declares that the extension of type `T` is equal for all visitors. The generator gets a clone of the
+    /// Declares that the extension of type `T` is equal for all visitors of a page. The generator gets a clone of the
     /// extension of the request that caused the regeneration.
+    ///
+    /// An extension that the key has, such as the tenant by [`Key::by`](crate::Key::by), is equal for all visitors of a
+    /// page, too.
     ///
     /// ```
     /// # fn f(layer: perennial::layer::RefreshLayer) {
