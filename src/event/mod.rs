@@ -77,9 +77,9 @@ pub enum Event {
     /// This process has invalidated resources, or stored its new revision.
     #[non_exhaustive]
     Invalidated {
-        /// The stored name: `key:`, `prefix:`, `tag:`, `tag_prefix:`, the same with `purged`, as in
-        /// `purged_tag:`, or `revision:`; and the key, prefix, tag or revision. A long one is cut, and ends with
-        /// its digest.
+        /// The stored name: `key:`, `prefix:`, `tag:`, `tag_prefix:`, of a purge `purged:`, `purged_prefix:`,
+        /// `purged_tag:`, `purged_tag_prefix:`, or `revision:`; and then the key, prefix, tag or revision. A long one is
+        /// cut, and ends with its digest.
         name: Arc<str>,
         /// The epoch of the invalidation.
         epoch: Epoch,
