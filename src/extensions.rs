@@ -41,7 +41,8 @@ impl RefreshAfter {
 /// hour. From this age on, visitors wait for a new generation, or get its failure. The row is removed from the database
 /// within an hour after that.
 ///
-/// A page ends with the first of its [parts](crate::Perennial::content) that ends.
+/// The time counts from when the handler returns. A page ends with the first of its
+/// [parts](crate::Perennial::content) that ends.
 ///
 /// ```
 /// use std::time::Duration;

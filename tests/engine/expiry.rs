@@ -91,6 +91,30 @@ async fn earliest_end_counts_from_when_it_was_said() {
     assert!(site.content("invitation", &policy, ended).await.is_err());
 }
 
+/// What the response says is one more of them.
+#[tokio::test(start_paused = true)]
+async fn shortest_age_counts_whether_the_handle_or_the_response_says_it() {
+    let database = Database::new();
+    let site = open(&database, Perennial::builder());
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&runs);
+    let page = async move |generation: Generation| {
+        counted.fetch_add(1, SeqCst);
+        generation.refresh_after(20 * SECOND);
+        generation.expire_after(60 * SECOND);
+        (RefreshAfter::new(DAY), ExpireAfter::new(DAY), "a page")
+    };
+    let policy = Refresh::every(DAY).leader_wait(DAY);
+    let app: Router = Router::new().route("/", route(page).layer(site.layer(policy)));
+    for (seconds, expected) in [(0, 1), (19, 1), (1, 2)] {
+        advance(seconds * SECOND).await;
+        assert_eq!(get(&app, "/").await.text(), "a page");
+        assert_eq!(runs.load(SeqCst), expected, "{seconds}");
+    }
+    let entry = site.entry("/").await.expect("answers").expect("is stored");
+    assert_eq!(entry.status, Some(StatusCode::OK));
+}
+
 #[tokio::test(start_paused = true)]
 async fn row_of_what_has_ended_is_removed() {
     let database = Database::new();

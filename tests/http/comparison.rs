@@ -78,6 +78,12 @@ fn app(layer: impl Fn() -> RefreshLayer, runs: &Arc<AtomicUsize>) -> Router {
         let sent = ["accept-encoding", "if-modified-since", "range"];
         format!("{:?}", sent.map(|name| text(&headers, name)))
     };
+    let hangs = async |headers: HeaderMap| {
+        if headers.contains_key(header::USER_AGENT) {
+            std::future::pending::<()>().await;
+        }
+        "a page"
+    };
     let derived = Key::by(|parts| {
         let is_german = parts.headers.get("accept-language")? == "de";
         Some([("currency", if is_german { "EUR" } else { "USD" })])
@@ -96,6 +102,7 @@ fn app(layer: impl Fn() -> RefreshLayer, runs: &Arc<AtomicUsize>) -> Router {
             route(by("accept-language")).layer(layer().key(in_key)),
         )
         .route("/both", route(both).layer(layer()))
+        .route("/hangs", route(hangs).layer(layer()))
         .route("/forms", route(forms).layer(layer()))
         .route("/prices", route(prices).layer(layer().key(derived)))
         .route("/random", route(random).layer(layer()))
@@ -199,6 +206,7 @@ async fn production_compares_nothing_unless_an_operator_asks() {
         ("/random", Comparison::DiffersEachTime),
         ("/filled", Comparison::Same),
         ("/private", Comparison::NotCompared),
+        ("/hangs", Comparison::NotCompared),
     ] {
         assert_eq!(explain(path, false).await, None, "{path}");
         assert_eq!(explain(path, true).await, Some(expected), "{path}");

@@ -103,7 +103,8 @@ pub enum Comparison {
     DiffersByHeader(String),
     /// The page differs, and no single header is the reason.
     DiffersByRequest,
-    /// The page could not be compared: its generator fails, or its response is not stored.
+    /// The page could not be compared: its generator fails, its response is not stored, or the comparison took longer
+    /// than the policy's [`generator_timeout`](crate::Refresh::generator_timeout).
     NotCompared,
 }
 

@@ -22,7 +22,7 @@ use crate::{
     },
     clock::micros,
     event::Reason,
-    extensions::{RefreshAfter, Tags},
+    extensions::Tags,
     holes::HolePlaces,
     http::cdn_tags::CdnTags,
     ordered::assert_no_lock_is_held,
@@ -134,14 +134,12 @@ impl Driver {
                     let Snapshot { epoch, revision } = snapshot;
                     let tags: Tags = said.get().cloned().unwrap_or_default();
                     let Tags(tags) = tags.and(inherited.tags.iter());
-                    let refresh_after = said.get().map(|RefreshAfter(after)| *after);
-                    let refresh_after = refresh_after.or(inherited.refresh_after);
                     let metadata = Metadata {
                         epoch: inherited.limit_epoch(epoch),
                         sightings,
                         revision,
                         tags,
-                        refresh_after,
+                        refresh_after: inherited.refresh_after,
                         expire_after: inherited.expire_after(),
                         parts_fresh_for: inherited.fresh_for().filter(|_| !policy.outlives_parts),
                         parts: inherited.keys.into_iter().collect(),

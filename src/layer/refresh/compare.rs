@@ -87,7 +87,7 @@ pub(super) fn compare_once<S, ReqBody, ResBody>(
 }
 
 /// Runs the handler twice for everybody. If the two pages are the same, runs it for the visitor's own request, and on a
-/// difference again without one header at a time.
+/// difference again without one header at a time. All of it has the time that one generator has.
 pub(super) async fn compare<S, ReqBody, ResBody>(
     shared: &Arc<Shared<S>>,
     visitor: &Parts,
@@ -100,29 +100,36 @@ where
     ResBody: Body<Data = Bytes> + Send + 'static,
     ResBody::Error: Into<BoxError>,
 {
-    let [Some(page), Some(again)] = [
-        for_everybody(shared, visitor).await,
-        for_everybody(shared, visitor).await,
-    ] else {
-        return Comparison::NotCompared;
-    };
-    if page != again {
-        return Comparison::DiffersEachTime;
-    }
-    let Some(own) = for_visitor(shared, visitor, None).await else {
-        return Comparison::NotCompared;
-    };
-    if own == page {
-        return Comparison::Same;
-    }
-    let names: HashSet<_> = visitor.headers.keys().collect();
-    let names = names.into_iter().filter(|name| !shared.layer.key.has(name));
-    for name in names.take(MOST_HEADERS) {
-        if for_visitor(shared, visitor, Some(name)).await.as_ref() == Some(&page) {
-            return Comparison::DiffersByHeader(name.to_string());
+    let compared = async {
+        let [Some(page), Some(again)] = [
+            for_everybody(shared, visitor).await,
+            for_everybody(shared, visitor).await,
+        ] else {
+            return Comparison::NotCompared;
+        };
+        if page != again {
+            return Comparison::DiffersEachTime;
         }
-    }
-    Comparison::DiffersByRequest
+        let Some(own) = for_visitor(shared, visitor, None).await else {
+            return Comparison::NotCompared;
+        };
+        if own == page {
+            return Comparison::Same;
+        }
+        let names: HashSet<_> = visitor.headers.keys().collect();
+        let names = names
+            .into_iter()
+            .filter(|name| !shared.layer.key.has(name) && !FORM_HEADERS.contains(name));
+        for name in names.take(MOST_HEADERS) {
+            if for_visitor(shared, visitor, Some(name)).await.as_ref() == Some(&page) {
+                return Comparison::DiffersByHeader(name.to_string());
+            }
+        }
+        Comparison::DiffersByRequest
+    };
+    let limit = shared.layer.policy.generator_timeout;
+    let compared = tokio::time::timeout(limit, compared).await;
+    compared.unwrap_or(Comparison::NotCompared)
 }
 
 /// Returns the page that the generator makes. `None` means that it makes none that is stored.
@@ -142,10 +149,8 @@ where
     let request = request::to_generate(visitor, &resource, &shared.layer).ok()?;
     let request = request.map(|()| ReqBody::default());
     let generator = Box::pin(generate(Arc::clone(shared), request));
-    let run = shared.layer.cache.unstored(&resource.key, generator);
-    let run = tokio::time::timeout(shared.layer.policy.generator_timeout, run);
-    match run.await {
-        Ok(Answer::Version(version)) => {
+    match shared.layer.cache.unstored(&resource.key, generator).await {
+        Answer::Version(version) => {
             let response = version.page.response();
             Some(Page {
                 status: response.status(),
@@ -185,13 +190,8 @@ where
     }
     parts.extensions.insert(Generation::default());
     let request = Request::from_parts(parts, ReqBody::default());
-    let run = async {
-        let (head, body) = call(shared.inner(), request).await.ok()?.into_parts();
-        let body = read(body, layer.cache.settings().max_body).await.ok()??;
-        Some((head, body))
-    };
-    let run = tokio::time::timeout(layer.policy.generator_timeout, run);
-    let (head, body) = run.await.ok()??;
+    let (head, body) = call(shared.inner(), request).await.ok()?.into_parts();
+    let body = read(body, layer.cache.settings().max_body).await.ok()??;
     let (body, _) = holes.cut(&head, body).ok()?;
     Some(Page {
         status: head.status,

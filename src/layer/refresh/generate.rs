@@ -73,9 +73,13 @@ where
         Err(error) => return failed(error.into(), None),
     };
     let (mut head, body) = response.into_parts();
+    let generation = Generation::current();
+    if let Some(RefreshAfter(age)) = head.extensions.get() {
+        generation.refresh_after(*age);
+    }
     if let Some(ExpireAfter(left)) = head.extensions.get() {
         // From now on, and not from when the body is read and stored.
-        Generation::current().expire_after(*left);
+        generation.expire_after(*left);
     }
     if head.status == StatusCode::METHOD_NOT_ALLOWED {
         layer.hints.not_allowed(uri.path());
@@ -182,9 +186,6 @@ where
         stored::validate(&mut response, &added);
     }
     response.extensions_mut().insert(tags);
-    if let Some(after) = head.extensions.get::<RefreshAfter>() {
-        response.extensions_mut().insert(*after);
-    }
     Generated::Content(response)
 }
 
