@@ -388,9 +388,10 @@ impl RefreshLayer {
     /// Use this for what is slow and far down on the page, such as recommendations. The function has 30 seconds; it
     /// shows `fallback` if it fails, because the response has begun by then.
     ///
-    /// The function runs while the body is sent, when the middleware around the layer has done its work. So what it
-    /// changes in a session or in the cookies of the response **is lost**, and no header can have its filling. A page
-    /// with such a hole is sent in chunks and without compression.
+    /// The function runs in a task of its own, for which the middleware around the layer does not wait, and which is
+    /// cancelled when the visitor leaves. So do not rely on what it changes in a session or in the cookies of the
+    /// response: **it may be lost**. No header can have its filling. A page with such a hole is sent in chunks and
+    /// without compression.
     ///
     /// ```
     /// # use http::request::Parts;
