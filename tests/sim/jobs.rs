@@ -145,7 +145,7 @@ async fn retried(process: &Arc<Process>, name: &str, time: Duration, fails: bool
         if fails { Err(()) } else { Ok(()) }
     };
     match Once::new(&process.site.locks(), name)
-        .run_until_done(work)
+        .run_until_done(|_| work())
         .await
     {
         Ok(OnceOutcome::Ran(Err(()))) => "failed",

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use perennial_store::{Error, IntoDatabase, LostReplies, clock::FOREVER};
+use perennial_store::{Connection, Error, IntoDatabase, LostReplies, clock::FOREVER};
 
 use crate::timing::SHORTEST_CLAIM;
 use sql::{Filter, Table};
@@ -42,6 +42,7 @@ pub use sql::Value;
 /// # Ok(()) }
 /// ```
 ///
+/// - `lock_id` needs 32 characters; 36 have room for the UUIDs that programs in other languages write.
 /// - `id` is an integer, a text, or a type that is returned as UTF-8 text, such as PostgreSQL's UUID.
 /// - `locked_until` is the end of the claim, in microseconds since 1970 by the database's clock.
 ///   Without the column, the rows of a crashed worker stay claimed.
@@ -224,8 +225,11 @@ impl fmt::Debug for Claims {
     }
 }
 
-/// Claimed rows; from [`Claims::claim`]. The application adds `WHERE lock_id = …` to its own
-/// changes, so that those of an overtaken worker change no row.
+/// Claimed rows; from [`Claims::claim`].
+///
+/// Work that ends in the same database is done exactly once by [`complete_by_row_in`](Self::complete_by_row_in), in the
+/// transaction that writes the result. Work that ends elsewhere, such as a mail, is done again by the next worker if
+/// this one crashes before [`complete_by_row`](Self::complete_by_row): it is done at least once.
 ///
 /// Dropping the claim does nothing: the rows can be claimed again when it expires; without
 /// [`expires`](Claims::expires), never.
@@ -274,6 +278,61 @@ impl Claim {
     /// The errors of [`complete`](Self::complete).
     pub async fn complete_by_row(&self, id: &str) -> Result<bool, Error> {
         let completed = self.table.complete(&self.lock_id, Some(id), 1);
+        Ok(completed.await? > 0)
+    }
+
+    /// Marks all rows as completed in the caller's transaction, together with what the work has written: if the
+    /// transaction is committed, both are there, and if not, neither is. Returns the number of rows, without
+    /// those that this claim has lost or completed before. If some are missing, roll back.
+    ///
+    /// ```
+    /// # #[cfg(feature = "postgres")]
+    /// # async fn f(claims: perennial_jobs::Claims, pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+    /// let claim = claims.claim(25).await?;
+    /// for id in claim.ids() {
+    ///     let mut transaction = pool.begin().await?;
+    ///     sqlx::query("UPDATE stock SET left_over = left_over - 1").execute(&mut *transaction).await?;
+    ///     // Another worker has the row since this one was too slow: the transaction is dropped.
+    ///     if claim.complete_by_row_in(id, &mut transaction).await? {
+    ///         transaction.commit().await?;
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// From the call to the end of the transaction, nobody else can claim the rows, also after the claim's end.
+    ///
+    /// # Errors
+    ///
+    /// The database fails: roll back. [`Invalid`](crate::ErrorKind::Invalid): the connection is in no transaction (on
+    /// MySQL: in none that its driver knows of, as sqlx knows of those by `begin`).
+    ///
+    /// # Cancel safety
+    ///
+    /// After a drop or a [timeout](crate::ErrorKind::Timeout), roll back; on MySQL and MariaDB also close the connection.
+    pub async fn complete_in(&self, transaction: impl Into<Connection<'_>>) -> Result<u64, Error> {
+        let mut transaction = transaction.into();
+        let completed = self
+            .table
+            .complete_in(&mut transaction, &self.lock_id, None);
+        completed.await
+    }
+
+    /// Marks a row as completed in the caller's transaction, as [`complete_in`](Self::complete_in) does with all rows.
+    /// Returns false if the claim does not have the row, or has completed it before: then roll back.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`complete_in`](Self::complete_in).
+    pub async fn complete_by_row_in(
+        &self,
+        id: &str,
+        transaction: impl Into<Connection<'_>>,
+    ) -> Result<bool, Error> {
+        let mut transaction = transaction.into();
+        let completed = self
+            .table
+            .complete_in(&mut transaction, &self.lock_id, Some(id));
         Ok(completed.await? > 0)
     }
 

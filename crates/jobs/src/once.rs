@@ -7,7 +7,7 @@ mod mark;
 use std::{sync::Arc, time::Duration};
 
 use perennial_store::{
-    Connection, Error, Lease, LockInfo, LockKind, LockName, Locks,
+    Connection, Error, Fence, Lease, LockInfo, LockKind, LockName, Locks,
     clock::FOREVER,
     timing::{Backoff, within},
 };
@@ -108,10 +108,26 @@ impl Once {
     /// success. Until then each call may run the work, one at a time. At least one run: after a
     /// crash between the work and its mark, a later call does the work again.
     ///
+    /// The work gets the lease's [`Fence`](crate::Fence). A write that stores the fence, and that has no effect where
+    /// a greater one is stored, cannot overwrite what a later run has written.
+    ///
+    /// ```
+    /// # async fn import(fence: perennial_jobs::Fence) -> Result<(), std::io::Error> { Ok(()) }
+    /// # async fn f(locks: perennial_jobs::Locks, night: &str) -> Result<(), perennial_jobs::Error> {
+    /// # use perennial_jobs::{Once, OnceOutcome};
+    /// let once = Once::new(&locks, ["import", night]);
+    /// match once.run_until_done(|fence| import(fence)).await? {
+    ///     OnceOutcome::Ran(Ok(())) => println!("imported"),
+    ///     OnceOutcome::Ran(Err(error)) => println!("tried again by the next call: {error}"),
+    ///     other => println!("nothing to do: {other:?}"),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
-    /// The database fails, or the [lease is lost](crate::ErrorKind::Lost). The work may have been
-    /// done without a mark.
+    /// The database fails, or the [lease is lost](crate::ErrorKind::Lost): the work's future is dropped where it
+    /// waits. The work may have been done without a mark.
     ///
     /// # Cancel safety
     ///
@@ -121,14 +137,14 @@ impl Once {
         work: F,
     ) -> Result<OnceOutcome<Result<T, E>>, Error>
     where
-        F: FnOnce() -> Fut,
+        F: FnOnce(Fence) -> Fut,
         Fut: Future<Output = Result<T, E>>,
     {
         let lease = match self.begin().await? {
             Ok(lease) => lease,
             Err(outcome) => return Ok(outcome),
         };
-        let result = lease.guard(work()).await?;
+        let result = lease.guard(work(lease.fence())).await?;
         match &result {
             Ok(_) => lease.release_after(self.retention).await?,
             Err(_) => lease.release().await?,

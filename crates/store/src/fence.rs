@@ -11,8 +11,9 @@ use crate::words;
 /// later holder's. `ExclusiveLayer` adds the fence to the request's extensions:
 ///
 /// ```
+/// # use perennial_store::Fence;
 /// use http::Request;
-/// use perennial_store::Fence;
+/// // use perennial_jobs::Fence;
 ///
 /// async fn upload(request: Request<String>) {
 ///     let fence = request.extensions().get::<Fence>();

@@ -64,7 +64,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     say!("Until it succeeds, one at a time: the first two fail.");
     for worker in 0..4 {
         let invoice = Once::new(&site.locks(), ["mail", "42", "invoice"]);
-        let outcome = invoice.run_until_done(|| async {
+        let outcome = invoice.run_until_done(|_| async {
             if worker < 2 {
                 return Err("the mail server is away");
             }

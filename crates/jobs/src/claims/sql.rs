@@ -8,6 +8,8 @@ use perennial_store::{
     clock::micros,
     error::BoxError,
     sql::{
+        Connection,
+        connection::{self, run_inside},
         run::{Arg, Cells, Statement, is_broken, is_contended},
         statements::{Dialect, PerDialect},
     },
@@ -132,6 +134,22 @@ fn done(lock_id: &str) -> String {
     format!("-{}", &lock_id[1..])
 }
 
+/// Returns the statement in a form that a session of MySQL or MariaDB does not refuse for using no index, or for a
+/// join.
+fn in_any_session(dialect: Dialect, sql: &str) -> Statement {
+    let sql = match dialect {
+        Dialect::MariaDb | Dialect::Galera if sql.starts_with("UPDATE ") => {
+            format!("SET STATEMENT sql_safe_updates = 0 FOR {sql}")
+        }
+        Dialect::MySql => {
+            let hint = "UPDATE /*+ SET_VAR(sql_safe_updates = 0) */ ";
+            sql.replacen("UPDATE ", hint, 1)
+        }
+        _ => sql.to_owned(),
+    };
+    Statement::new(dialect, "", &sql)
+}
+
 /// A statement and its arguments.
 type Update<'a> = (String, Vec<Arg<'a>>);
 
@@ -205,6 +223,26 @@ impl Table {
         self.limited("complete", completed).await
     }
 
+    /// Marks the rows of a claim, or one row, as completed in a transaction of the application's own. Rows that
+    /// are completed already do not count, as their effect has been committed.
+    pub(crate) async fn complete_in(
+        &self,
+        transaction: &mut Connection<'_>,
+        lock_id: &str,
+        id: Option<&str>,
+    ) -> Result<u64, Error> {
+        const OPERATION: &str = "complete_in";
+        let set = self.set(&format!("'{}'", done(lock_id)))?;
+        let (sql, arguments) = self.update(&set, &[lock_id], id)?;
+        // It is known since the claim, so that this needs no other connection.
+        let dialect = self.database.connections().dialect().await?;
+        let statement = in_any_session(dialect, &sql);
+        let completed = run_inside(transaction.get(), dialect, &statement, &arguments);
+        let completed = within(self.database.limit(), OPERATION, completed).await?;
+        let completed = completed.map_err(|error| connection::operation(OPERATION, error))?;
+        Ok(completed.changed)
+    }
+
     /// Releases the rows of a claim, or one row. Returns the number of rows.
     pub(crate) async fn release(&self, lock_id: &str, id: Option<&str>) -> Result<u64, Error> {
         let update = self.update(&self.set("NULL")?, &[lock_id], id)?;
@@ -267,18 +305,7 @@ impl Table {
     ) -> Result<ClaimAnswer, BoxError> {
         let connections = self.database.connections();
         let dialect = connections.dialect().await?;
-        // A session of MySQL or MariaDB may refuse updates that use no index, or that join.
-        let sql = match dialect {
-            Dialect::MariaDb | Dialect::Galera if sql.starts_with("UPDATE ") => {
-                format!("SET STATEMENT sql_safe_updates = 0 FOR {sql}")
-            }
-            Dialect::MySql => {
-                let hint = "UPDATE /*+ SET_VAR(sql_safe_updates = 0) */ ";
-                sql.replacen("UPDATE ", hint, 1)
-            }
-            _ => sql.to_owned(),
-        };
-        let statement = Statement::new(dialect, "", &sql);
+        let statement = in_any_session(dialect, sql);
         let statement = connections.guarded(&statement).await?;
         let again = |error: &_| is_contended(error) || twice && is_broken(error);
         let done = connections.run_while(again, &statement, arguments);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use perennial::ErrorKind;
 use perennial_jobs::Claims;
 
-use perennial_testkit::{Db, is_database, on_database, on_each_database, until};
+use perennial_testkit::{Db, is_database, on_database, on_each_database, until, with_pool};
 
 on_each_database! {
     rows_are_claimed_in_order_read_completed_and_released
@@ -18,6 +18,7 @@ on_each_database! {
     whatever_is_cancelled_claims_nothing
     column_that_is_too_short_fails_before_the_work
     first_claim_after_idle_connections_were_closed_succeeds
+    row_is_completed_with_the_transaction_of_its_effect_or_not_at_all
 }
 
 on_database! {
@@ -143,6 +144,48 @@ async fn an_overtaken_worker_completes_nothing(db: Db) {
     assert_eq!(slow.extend().await.expect("answers"), 0);
     slow.release().await.expect("answers");
     assert_eq!(quick.complete().await.expect("answers"), 2);
+}
+
+async fn row_is_completed_with_the_transaction_of_its_effect_or_not_at_all(db: Db) {
+    let jobs = jobs(&db, 4).await.expires("locked_until", LONG);
+    let claim = jobs.claim(3).await.expect("answers");
+    db.execute("CREATE TABLE effect (job BIGINT NOT NULL)")
+        .await;
+    let effects = async || db.int("SELECT COUNT(*) FROM effect").await;
+    let completed = "SELECT COUNT(*) FROM job WHERE lock_id LIKE '-%' AND locked_until IS NULL";
+    with_pool!(db, pool => {
+        // (committed, the row is the claim's, effects so far)
+        for (committed, is_ours, so_far) in [(false, true, 0), (true, true, 1), (true, false, 1)] {
+            let mut transaction = pool.begin().await.expect("begins");
+            let effect = "INSERT INTO effect VALUES (0)";
+            sqlx::query(effect).execute(&mut *transaction).await.expect("is written");
+            let ours = claim.complete_by_row_in("0", &mut transaction).await.expect("answers");
+            assert_eq!(ours, is_ours, "a row that is completed is completed once");
+            if committed && ours {
+                transaction.commit().await.expect("is committed");
+            } else {
+                transaction.rollback().await.expect("is rolled back");
+            }
+            assert_eq!(effects().await, Some(so_far));
+            assert_eq!(db.int(completed).await, Some(so_far));
+        }
+
+        db.execute("UPDATE job SET locked_until = 1 WHERE id = 1").await;
+        let other = jobs.claim(1).await.expect("answers");
+        assert_eq!(other.ids(), ["1"]);
+        let mut transaction = pool.begin().await.expect("begins");
+        assert!(!claim.complete_by_row_in("1", &mut transaction).await.expect("answers"));
+        assert_eq!(claim.complete_in(&mut *transaction).await.expect("answers"), 1);
+        transaction.commit().await.expect("is committed");
+        assert_eq!(other.complete().await.expect("answers"), 1);
+
+        let mut outside = pool.acquire().await.expect("connects");
+        let error = other.complete_in(&mut *outside).await.expect_err("is no transaction");
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error:#}");
+        assert!(error.to_string().contains("pool.begin()"), "{error}");
+    });
+    // What was completed is no longer available; the rest is.
+    assert_eq!(numbers(jobs.claim(9).await.expect("answers").ids()), [3]);
 }
 
 async fn values_are_bound_and_names_are_checked(db: Db) {

@@ -126,14 +126,14 @@ async fn a_link_of_a_chain_goes_out_once_and_after_the_one_before(db: Db) {
     assert_eq!(early.await.expect("answers"), OnceOutcome::NotYet);
     let early = offer[0]
         .clone()
-        .run_until_done(|| async { Ok::<_, ()>(()) });
+        .run_until_done(|_| async { Ok::<_, ()>(()) });
     assert_eq!(early.await.expect("answers"), OnceOutcome::NotYet);
 
     let ran = welcome.0.run(|| async { 1 }).await.expect("answers");
     assert_eq!(ran, OnceOutcome::Ran(1));
     let failed = tips[0]
         .clone()
-        .run_until_done(|| async { Err::<(), _>("away") });
+        .run_until_done(|_| async { Err::<(), _>("away") });
     assert_eq!(
         failed.await.expect("answers"),
         OnceOutcome::Ran(Err("away"))
@@ -142,7 +142,7 @@ async fn a_link_of_a_chain_goes_out_once_and_after_the_one_before(db: Db) {
         .clone()
         .run(|| async { panic!("the tips have failed") });
     assert_eq!(early.await.expect("answers"), OnceOutcome::NotYet);
-    let went = tips[1].clone().run_until_done(|| async { Ok::<_, ()>(2) });
+    let went = tips[1].clone().run_until_done(|_| async { Ok::<_, ()>(2) });
     assert_eq!(went.await.expect("answers"), OnceOutcome::Ran(Ok(2)));
 
     with_pool!(db, pool => {
@@ -187,7 +187,7 @@ async fn a_mark_in_a_transaction_is_the_same_as_one_outside(db: Db) {
         // Another process does the work, never extends its lease, and loses the lease when it ends.
         let held = other.locks().lease_duration(Duration::from_secs(6)).manual_extension();
         let running = Once::new(&held, "held");
-        let running = tokio::spawn(running.run_until_done(std::future::pending::<Result<(), ()>>));
+        let running = tokio::spawn(running.run_until_done(|_| std::future::pending::<Result<(), ()>>()));
         let lock = async || site.locks().inspect(LockName::of(LockKind::Once, "held")).await.expect("answers");
         until("it runs", async || lock().await.is_some()).await;
         let held = Once::new(&site.locks(), "held");
@@ -383,13 +383,13 @@ async fn failed_work_under_a_minimum_hold_is_not_done(db: Db) {
     let failing = Once::new(&locks, "x");
     let ran = failing
         .clone()
-        .run_until_done(|| async { Err::<(), _>(()) })
+        .run_until_done(|_| async { Err::<(), _>(()) })
         .await
         .expect("answers");
     assert_eq!(ran, OnceOutcome::Ran(Err(())));
     assert_eq!(Once::new(&locks, "x").done().await.expect("answers"), None);
     let ran = failing
-        .run_until_done(|| async { Ok::<_, ()>(()) })
+        .run_until_done(|_| async { Ok::<_, ()>(()) })
         .await
         .expect("answers");
     assert_eq!(ran, OnceOutcome::Ran(Ok(())));
