@@ -313,8 +313,8 @@ impl Builder {
 
     /// Makes no tables: they have to be there when the site is opened. Default: opening makes or upgrades them.
     ///
-    /// Where they are missing, opening fails with [`Database`](crate::ErrorKind::Database), and where they are of an older
-    /// release, with [`Schema`](crate::ErrorKind::Schema). Both errors say what to do.
+    /// Where they are missing, or of another release, opening fails with [`Schema`](crate::ErrorKind::Schema). The error
+    /// says what to do.
     ///
     /// Use it where migrations run as a step of their own, by a role with more rights than the application has:
     /// [`create_tables`](Self::create_tables) from your own migration program, or the statements of

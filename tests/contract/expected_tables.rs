@@ -19,7 +19,7 @@ async fn site_that_expects_its_tables_makes_none_and_says_how_to_make_them(db: D
     let expecting = || patient().table_prefix("expected_").expect_tables();
     let error = open_site(expecting(), db.url()).await;
     let error = error.expect_err("has no tables");
-    assert_eq!(error.kind(), ErrorKind::Database);
+    assert_eq!(error.kind(), ErrorKind::Schema);
     let said = error.to_string();
     for remedy in ["Builder::create_tables", "Builder::ddl", "perennial ddl"] {
         assert!(said.contains(remedy), "{said}");

@@ -43,7 +43,8 @@ words! {
         /// The database did not answer within the statement
         /// timeout, or within the limit that the method names.
         Timeout => "timeout",
-        /// The tables in the database belong to a newer release.
+        /// The tables in the database belong to another release, or are missing although
+        /// [`expect_tables`](https://docs.rs/perennial/latest/perennial/struct.Builder.html#method.expect_tables) says that they are there.
         Schema => "schema",
         /// The caller no longer holds the lease.
         Lost => "lost",

@@ -59,10 +59,14 @@ pub(super) async fn check(
     let version = Statement::new(dialect, prefix, tables::VERSION);
     let done = connections.run_new(&version, &[]).await;
     let done = done.map_err(|error| {
-        Error::database(
-            format!("Perennial's tables cannot be read, and `Builder::expect_tables` makes none: {remedy}"),
-            error,
-        )
+        let message = format!(
+            "Perennial's tables cannot be read, and `Builder::expect_tables` makes none: {remedy}"
+        );
+        if has_code(&error, |rules| rules.no_such_table) {
+            Error::caused(ErrorKind::Schema, message, error)
+        } else {
+            Error::database(message, error)
+        }
     })?;
     let found = done.rows.first().map_or(Ok(0), |row| row.number(0));
     if pending(steps, found.map_err(failed)?)?.is_empty() {
