@@ -9,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use perennial::{ErrorKind, Perennial, Refresh};
+use perennial::{
+    ErrorKind, Perennial, Refresh,
+    entries::{EntryFilter, EntryState},
+};
 use sqlx::{Connection, Executor, SqliteConnection, SqlitePool};
 use tokio::time::Instant;
 
@@ -214,13 +217,25 @@ async fn an_unreadable_row_counts_as_none_and_is_replaced() {
             db(&folder).execute(spoil).await == 1
         })
         .await;
-        let (origin, address) = serve_origin(&folder.site().await, &policy).await;
+        let site = folder.site().await;
+        let (origin, address) = serve_origin(&site, &policy).await;
+        if spoil.contains("metadata") {
+            assert_not_shown_as_served(&site).await;
+        }
         origin.run("an earlier one").await;
         assert_eq!(get(address, "/").await.run(), 2, "{spoil}");
         let (origin, after) = serve_origin(&folder.site().await, &policy).await;
         assert_eq!(get(after, "/").await.run(), 2, "{spoil}");
         assert_eq!(origin.begun(), 0, "{spoil}: it was not replaced");
     }
+}
+
+/// A page whose metadata cannot be read, which no visitor gets, is shown to no operator as if it were served. (The
+/// list does not read the response itself.)
+async fn assert_not_shown_as_served(site: &Perennial) {
+    let listed = site.entries(&EntryFilter::new()).await.expect("is listed");
+    let states: Vec<_> = listed.entries.iter().map(|entry| entry.state).collect();
+    assert_eq!(states, [EntryState::Expired]);
 }
 
 async fn refused(

@@ -274,6 +274,9 @@ impl Listing {
                     return Ok(self.explain_missing(&probed.lock));
                 };
                 let version = Version::stored(key, entry, asked, policy, None);
+                if version.page.meta.stored.is_damaged {
+                    return Ok(self.explain_missing(&probed.lock));
+                }
                 (Arc::new(version), false, Some(probed.lock))
             }
         };

@@ -126,13 +126,13 @@ impl Listing {
             stale_if_error: Duration::ZERO,
         };
         let by_age = Freshness::by_age(row.age, &terms);
-        let age_unknown = if row.age_unknown {
-            Freshness::Stale
-        } else {
-            Freshness::Fresh
+        let by_readability = match (metadata.is_damaged, row.age_unknown) {
+            (true, _) => Freshness::Expired,
+            (false, true) => Freshness::Stale,
+            (false, false) => Freshness::Fresh,
         };
         let freshness = by_age
-            .max(age_unknown)
+            .max(by_readability)
             .max(self.environment.list.validity_of(&key, &metadata).into());
         let lock = LockInfo::of(row.lock);
         let cools_down = lock.cools_down();

@@ -516,8 +516,8 @@ impl<'a, B: SameContent> Transition<'a, B> {
         match (state, input) {
             (State::Ended, _) => {}
             (State::Releasing { cooldown, removes }, Input::Panicked) => {
-                // The release may not have begun.
-                if self.machine.newest.is_some() {
+                // The panic may have come before the answer, and the release may not have begun.
+                if self.is_servable() {
                     self.answer_with_newest();
                 }
                 self.release(cooldown, removes);
