@@ -76,6 +76,12 @@ pub(crate) const CLOCK_TOLERANCE: Duration = Duration::from_secs(5);
 /// its invalidation, and than a process takes to hear of it.
 pub(crate) const MISSED_INVALIDATION_WAIT: Duration = Duration::from_secs(5);
 
+/// The time between two writes of the figures that a process shares.
+pub(crate) const PROCESS_STATS_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The time after which the figures of a silent process are removed.
+pub(crate) const PROCESS_FORGOTTEN_AFTER: Duration = Duration::from_secs(3600);
+
 /// The time that the function of a hole may take for one visitor, who waits for it.
 pub(crate) const HOLE_TIMEOUT: Duration = Duration::from_secs(5);
 

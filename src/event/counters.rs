@@ -3,8 +3,11 @@
 
 use std::{
     cell::Cell,
+    collections::BTreeMap,
     sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
 };
+
+use serde::{Deserialize, Deserializer};
 
 use super::{Bypass, Outcome, Served};
 
@@ -15,12 +18,12 @@ const SERVED: usize = Served::COUNT;
 const OUTCOMES: usize = Outcome::COUNT;
 
 /// The figures of a site in this process; from [`Perennial::stats`](crate::Perennial::stats).
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub struct Stats {
-    #[serde(serialize_with = "by_served")]
+    #[serde(serialize_with = "by_served", deserialize_with = "read_by_served")]
     pub(crate) requests: [u64; SERVED],
-    #[serde(serialize_with = "by_outcome")]
+    #[serde(serialize_with = "by_outcome", deserialize_with = "read_by_outcome")]
     pub(crate) regenerations: [u64; OUTCOMES],
     /// The regenerations that are running.
     pub running: usize,
@@ -88,6 +91,26 @@ fn by_served<S: serde::Serializer>(counts: &[u64], serializer: S) -> Result<S::O
 
 fn by_outcome<S: serde::Serializer>(counts: &[u64], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(Outcome::all().zip(counts))
+}
+
+fn read_by_served<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[u64; SERVED], D::Error> {
+    let counts = BTreeMap::<String, u64>::deserialize(deserializer)?;
+    let mut requests = [0; SERVED];
+    for (count, served) in requests.iter_mut().zip(Served::all()) {
+        *count = counts.get(&served.to_string()).copied().unwrap_or(0);
+    }
+    Ok(requests)
+}
+
+fn read_by_outcome<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<[u64; OUTCOMES], D::Error> {
+    let counts = BTreeMap::<String, u64>::deserialize(deserializer)?;
+    let mut regenerations = [0; OUTCOMES];
+    for (count, outcome) in regenerations.iter_mut().zip(Outcome::all()) {
+        *count = counts.get(&outcome.to_string()).copied().unwrap_or(0);
+    }
+    Ok(regenerations)
 }
 
 /// The counters of one shard. Shards share no cache line, so that up to `SHARDS` threads do not

@@ -10,6 +10,7 @@ mod log;
 #[cfg(feature = "metrics")]
 pub(crate) mod metrics;
 mod observer;
+mod process_stats;
 mod words;
 
 use std::{sync::Arc, time::Duration};
@@ -22,6 +23,7 @@ pub use counters::Stats;
 pub use observer::Events;
 pub(crate) use observer::{Frequent, Observer};
 pub use perennial_store::{Epoch, LockLoss};
+pub use process_stats::ProcessStats;
 pub use words::{Bypass, Outcome, Reason, Served};
 
 /// An event of a site in this process.

@@ -610,6 +610,7 @@ impl Builder {
             dropped: Arc::new(self.dropped),
             database: None,
             triggers: self.triggers.into(),
+            sharing: Default::default(),
         }
     }
 }

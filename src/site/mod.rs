@@ -3,6 +3,7 @@
 
 mod builder;
 pub(crate) mod content;
+mod processes;
 mod transaction;
 mod warm;
 
@@ -41,6 +42,7 @@ pub struct Perennial {
     dropped: Arc<DroppedTypes>,
     database: Option<Database>,
     triggers: Arc<[Trigger]>,
+    sharing: processes::Sharing,
 }
 
 impl RefreshLayer {
@@ -559,6 +561,7 @@ impl Perennial {
     /// Dropping the future cancels nothing.
     pub async fn shutdown(&self) {
         self.cache.shutdown().await;
+        self.sharing.end(&self.cache).await;
     }
 }
 

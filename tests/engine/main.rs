@@ -22,6 +22,7 @@ mod parts;
 mod public_api;
 mod reentrancy;
 mod regeneration;
+mod shared_stats;
 mod storage_bounds;
 mod typed_values;
 mod warming;

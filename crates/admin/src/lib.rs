@@ -30,8 +30,11 @@
 //! - An action on one entry or lock is refused if its fence is another one than the operator saw.
 //!   Actions are logged at INFO with the target `perennial_admin` and the user's name.
 //!
-//! The feature `page` is on by default. Without it the crate has the report, the list of processes
-//! and the words of an [explanation](reason), and no axum.
+//! A process with a status page [shares its figures](perennial::Perennial::share_stats), so that each page shows all
+//! processes that have one. The others share theirs by `site.share_stats()`.
+//!
+//! The feature `page` is on by default. Without it the crate has the report and the words of an
+//! [explanation](reason), and no axum.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
@@ -39,13 +42,11 @@
 mod explanation;
 #[cfg(feature = "page")]
 mod page;
-mod processes;
 mod report;
 
 pub use explanation::{reason, remedy};
 #[cfg(feature = "page")]
 pub use page::{Access, Admin, CancellationToken};
-pub use processes::{Process, announce, processes};
-#[doc(hidden)]
-pub use report::time;
 pub use report::{Check, Generated, Report, Verdict};
+#[doc(hidden)]
+pub use report::{runs, time};

@@ -10,15 +10,17 @@ use std::{
 use perennial::{
     Error, Perennial,
     entries::PastVersion,
-    event::MissedInvalidation,
+    event::{MissedInvalidation, ProcessStats},
     locks::{LockInfo, LockKind},
 };
 use serde::Serialize;
 
-use crate::Process;
-
 /// The longest time of the report's statements together.
 const LIMIT: Duration = Duration::from_secs(3);
+
+/// The time after which a process that shares its figures each ten seconds has ended, or does not reach the
+/// database.
+const SILENT_AFTER: Duration = Duration::from_secs(30);
 
 /// The number of generations among which the slowest ones are found.
 const RECENT: usize = 200;
@@ -26,7 +28,7 @@ const RECENT: usize = 200;
 /// The number of lines in each list.
 pub(crate) const SHOWN: usize = 15;
 
-/// The state of a site, from its database: four statements.
+/// The state of a site, from its database: five statements.
 #[derive(Clone, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct Report {
@@ -47,14 +49,14 @@ pub struct Report {
     pub tables: Vec<(String, u64)>,
     /// The locks of pages in cooldown: their last regeneration has failed.
     pub failing: Vec<LockInfo>,
-    /// The locks that are held, without those of processes.
+    /// The locks that are held, without those of housekeeping.
     pub held: Vec<LockInfo>,
     /// The latest generations, the latest one first.
     pub latest: Vec<Generated>,
     /// The slowest of the latest 200 generations.
     pub slow: Vec<Generated>,
-    /// The processes that have announced themselves.
-    pub processes: Vec<Process>,
+    /// The processes that [share their figures](Perennial::share_stats).
+    pub processes: Vec<ProcessStats>,
     /// The pages that this process has found changed although nobody had invalidated them, the latest one first.
     pub missed_invalidations: Vec<Arc<MissedInvalidation>>,
 }
@@ -181,7 +183,7 @@ impl Report {
             held: locks.iter().filter(|lock| is_held(lock)).cloned().collect(),
             latest: latest.into_iter().take(SHOWN).collect(),
             slow,
-            processes: locks.into_iter().filter_map(Process::of).collect(),
+            processes: site.processes().await?,
             missed_invalidations: site.missed_invalidations(),
         })
     }
@@ -200,16 +202,32 @@ pub fn time(time: Duration) -> String {
     }
 }
 
+/// Returns what code a process runs, in words.
+#[doc(hidden)]
+pub fn runs(process: &ProcessStats) -> String {
+    match &process.revision {
+        Some(revision) => format!("perennial {}, revision {revision}", process.version),
+        None => format!("perennial {}", process.version),
+    }
+}
+
+/// Returns true if the process has written its figures as often as one that runs, and reaches the database.
+fn is_alive(process: &ProcessStats) -> bool {
+    process.silent_for < SILENT_AFTER
+}
+
 /// All processes should run one version of the code, except during a deploy.
-fn versions(processes: &[Process]) -> Option<Check> {
-    let mut versions: Vec<_> = processes.iter().map(|it| &*it.runs).collect();
+fn versions(processes: &[ProcessStats]) -> Option<Check> {
+    let alive = processes.iter().filter(|process| is_alive(process));
+    let mut versions: Vec<_> = alive.map(runs).collect();
+    let count = versions.len();
     versions.sort_unstable();
     versions.dedup();
     let (result, text) = match &versions[..] {
         [] => return None,
         [one] => (
             Verdict::Ok,
-            match processes.len() {
+            match count {
                 1 => format!("One process runs {one}."),
                 many => format!("{many} processes run {one}."),
             },
@@ -226,11 +244,10 @@ fn versions(processes: &[Process]) -> Option<Check> {
     Some(Check::new("versions", result, text))
 }
 
-/// Compares this machine's clock with the database's: the sum of the latest announcement's time and
-/// age.
-fn clock(processes: &[Process], now: SystemTime) -> Option<Check> {
-    let latest = processes.iter().max_by_key(|it| it.announced_at)?;
-    let database = latest.announced_at.checked_add(latest.age)?;
+/// Compares this machine's clock with the database's: the sum of the time and the age of some figures.
+fn clock(processes: &[ProcessStats], now: SystemTime) -> Option<Check> {
+    let latest = processes.first()?;
+    let database = latest.noted_at.checked_add(latest.silent_for)?;
     let apart = now
         .duration_since(database)
         .unwrap_or_else(|error| error.duration());

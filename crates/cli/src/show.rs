@@ -7,7 +7,7 @@ use perennial::{
     entries::{Entry, EntryFilter},
     locks::LockKind,
 };
-use perennial_admin::{Generated, Report};
+use perennial_admin::{Generated, Report, runs};
 use serde_json::json;
 
 use crate::{
@@ -50,16 +50,12 @@ pub(crate) fn summary(report: Report) {
         print::line(&format!("{bytes:>10} bytes of {table}"));
     }
     let rows = report.processes.into_iter().map(|it| {
-        [
-            it.label,
-            it.runs,
-            time(it.age),
-            format!("{} ago", time(it.silent_for)),
-        ]
+        let silent_for = format!("{} ago", time(it.silent_for));
+        [it.label.clone(), runs(&it), time(it.up_for), silent_for]
     });
     let rows: Vec<_> = rows.collect();
     if !rows.is_empty() {
-        print::table(["process", "runs", "listed for", "sign of life"], rows);
+        print::table(["process", "runs", "up for", "sign of life"], rows);
     }
 }
 

@@ -148,9 +148,11 @@ async fn what_is_stored_is_listed_and_harmless() {
         for key in ["part/a", "part/b", HOSTILE] {
             store(&site, key).await;
         }
-        let _announced = perennial_admin::announce(&site)
-            .await
-            .expect("is announced");
+        site.share_stats();
+        let is_listed = async || site.processes().await.expect("answers").len() == 1;
+        while !is_listed().await {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
         let lease = site
             .locks()
             .lock(HOSTILE)

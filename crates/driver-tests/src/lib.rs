@@ -39,6 +39,8 @@ pub mod leases;
 #[allow(missing_docs, reason = "the name of a test is its claim")]
 pub mod pages;
 #[allow(missing_docs, reason = "the name of a test is its claim")]
+pub mod processes;
+#[allow(missing_docs, reason = "the name of a test is its claim")]
 pub mod requests;
 pub mod store;
 
@@ -88,6 +90,7 @@ pub async fn shift_rows(db: &(impl TestDatabase + ?Sized), seconds: i64) {
             "perennial_request SET begun_at = begun_at - ({by}), expires_at = expires_at - ({by}),
             retain_until = retain_until - ({by})"
         ),
+        format!("perennial_process SET noted_at = noted_at - ({by})"),
     ] {
         db.execute(&format!("UPDATE {table}")).await;
     }
@@ -210,6 +213,7 @@ macro_rules! each_part {
             pages: published_entry_comes_back_unchanged nothing_is_published_after_a_takeover a_repeated_publish_succeeds_again the_same_content_is_renewed_only_over_itself an_entry_is_removed_only_under_the_lease purged_page_is_removed_and_its_running_generation_is_refused only_entries_beyond_their_retention_are_pruned pages_are_listed_in_order_with_their_locks_and_history pages_are_counted_and_the_latest_come_first pages_leave_in_their_order_but_for_those_being_regenerated;
             invalidations: epochs_grow_in_the_order_in_which_they_are_seen invalidations_are_read_in_pages_by_epoch_and_backwards_by_list names_of_one_epoch_are_read_together sync_returns_the_state_of_each_awaited_page a_purge_is_forgotten_only_when_no_entry_is_older purge_distinguishes_keys_with_a_common_beginning;
             requests: request_is_begun_by_one_owner request_is_taken_over_only_after_its_time first_response_of_the_owner_stays request_that_has_not_finished_is_forgotten_by_its_owner requests_are_pruned_in_batches requests_have_any_name_and_any_response;
+            processes: figures_of_a_process_are_replaced_listed_and_forgotten figures_of_silent_processes_are_forgotten;
             clocks: a_cooldown_does_not_end_when_the_clock_is_set_back a_holder_whose_clock_is_right_keeps_its_lock entry_from_before_the_clock_was_set_back_has_no_age;
         }
     };

@@ -20,7 +20,7 @@ use http::Response;
 
 use crate::rows::{
     Begun, Counted, EntryRow, LeaseRow, Listed, LockRow, NameList, NewEntry, Numbered, Probed,
-    Pruned, Synced, TryLockResult, Unused,
+    ProcessRow, Pruned, Synced, TryLockResult, Unused,
 };
 use crate::{
     error::BoxError,
@@ -329,4 +329,13 @@ calls! {
 
     /// Removes the first `limit` requests whose retention is over, and returns their number.
     PruneRequests "prune-requests" writes [] { limit: u32 } -> u64;
+
+    /// Stores the figures of the process `name`, in place of its earlier ones.
+    NoteProcess "note-process" writes [name: String, figures: String] {} -> ();
+
+    /// Returns the figures of at most `limit` processes, the latest ones first.
+    Processes "processes" reads [] { limit: u32 } -> Vec<ProcessRow>;
+
+    /// Removes the figures of the process `name`, and those that are older than `silent`.
+    ForgetProcess "forget-process" writes [name: String] { silent: Duration } -> ();
 }

@@ -1,6 +1,6 @@
 //! The arguments and answers of the operations of `calls.rs` as plain data. Nothing here decides anything.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::Response;
@@ -43,6 +43,17 @@ pub struct Pruned {
     pub last: String,
     /// The smallest epoch of the entries that this call has examined and left; [`Epoch::MAX`] without any.
     pub oldest: Epoch,
+}
+
+/// What a process has said of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessRow {
+    pub name: String,
+    /// The time at which it was said, by the database's clock.
+    pub noted_at: SystemTime,
+    /// The time since then.
+    pub age: Duration,
+    pub figures: String,
 }
 
 #[derive(Clone, Debug)]

@@ -1,16 +1,16 @@
 //! The tables in memory, and what each operation does to them, in one place and under one lock.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::SystemTime};
 
 use bytes::Bytes;
 use http::Response;
 
 use super::{lock::Lock, memory::micros, requests::Requests};
 use perennial_store::{
-    BreakLock, Call, Epoch, Extend, Fence, LeaseRow, Listed, LockKind, LockName, LockState,
-    NewEntry, Probe, Probed, PruneEntries, PruneLocks, Pruned, Publish, Release, Remove, Reply,
-    Revoke, StoredEntry, TryLock, TryLockResult, clock::duration, name::bounded,
-    sql::dialect::SET_BACK, stored_size,
+    BreakLock, Call, Epoch, Extend, Fence, ForgetProcess, LeaseRow, Listed, LockKind, LockName,
+    LockState, NewEntry, NoteProcess, Probe, Probed, ProcessRow, PruneEntries, PruneLocks, Pruned,
+    Publish, Release, Remove, Reply, Revoke, StoredEntry, TryLock, TryLockResult, clock::duration,
+    name::bounded, sql::dialect::SET_BACK, stored_size,
 };
 
 /// The number of rows that one call of the pruning examines.
@@ -28,6 +28,8 @@ pub(super) struct Rows {
     /// The number of publishes of each key's page.
     pub(super) generations: BTreeMap<String, u64>,
     pub(super) requests: Requests,
+    /// What processes have said of themselves, and when.
+    pub(super) processes: BTreeMap<String, (i64, String)>,
     pub(super) names: BTreeMap<String, Epoch>,
     /// The names that transactions have written, by their ids.
     pub(super) outbox: BTreeMap<String, String>,
@@ -177,7 +179,34 @@ impl Rows {
             Call::Finish(call) => Reply::Finish(self.requests.finish(call, now)),
             Call::Forget(call) => Reply::Forget(self.requests.forget(call)),
             Call::PruneRequests(call) => Reply::PruneRequests(self.requests.prune(call.limit, now)),
+            Call::NoteProcess(NoteProcess { name, figures }) => {
+                let row = (now, figures.clone());
+                self.processes.insert(bounded(name).into_owned(), row);
+                Reply::NoteProcess(())
+            }
+            Call::Processes(call) => Reply::Processes(self.processes(call.limit, now)),
+            Call::ForgetProcess(ForgetProcess { name, silent }) => {
+                let (forgotten, silent) = (bounded(name), micros(*silent));
+                self.processes.retain(|name, (noted, _)| {
+                    *name != forgotten && *noted > now - silent && *noted <= now + silent
+                });
+                Reply::ForgetProcess(())
+            }
         }
+    }
+
+    fn processes(&self, limit: u32, now: i64) -> Vec<ProcessRow> {
+        let processes = self.processes.iter();
+        let rows = processes.map(|(name, (noted, figures))| ProcessRow {
+            name: name.clone(),
+            noted_at: SystemTime::UNIX_EPOCH + duration(*noted),
+            age: duration(now - noted),
+            figures: figures.clone(),
+        });
+        let mut rows: Vec<_> = rows.collect();
+        rows.sort_by_key(|row| std::cmp::Reverse(row.noted_at));
+        rows.truncate(limit.try_into().unwrap_or(usize::MAX));
+        rows
     }
 
     fn probe(&self, id: &Id, known: Fence, now: i64) -> Probed {

@@ -27,7 +27,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Admin, access::Viewer};
-use crate::{Report, announce};
+use crate::Report;
 
 /// The number of events on the overview.
 const LATEST: usize = 30;
@@ -78,7 +78,7 @@ impl Latest {
     }
 }
 
-/// Keeps the latest events, and lists this process among the site's, until the shutdown.
+/// Keeps the latest events until the shutdown.
 pub(crate) fn watch(site: &Perennial, shutdown: &CancellationToken, latest: &Latest) {
     let mut events = site.subscribe();
     let latest = latest.clone();
@@ -87,24 +87,8 @@ pub(crate) fn watch(site: &Perennial, shutdown: &CancellationToken, latest: &Lat
             latest.add(&event);
         }
     };
-    spawn(keep, shutdown);
-    let site = site.clone();
-    let list = async move {
-        loop {
-            if let Ok(lease) = announce(&site).await {
-                lease.lost().await;
-            }
-            // The database may be unavailable.
-            tokio::time::sleep(2 * SHARED).await;
-        }
-    };
-    spawn(list, shutdown);
-}
-
-/// Runs some work until the shutdown.
-fn spawn(work: impl Future<Output = ()> + Send + 'static, shutdown: &CancellationToken) {
     let shutdown = shutdown.clone();
-    tokio::spawn(async move { shutdown.run_until_cancelled(work).await });
+    tokio::spawn(async move { shutdown.run_until_cancelled(keep).await });
 }
 
 /// Returns the line of an event, or `None` if events of its kind are too frequent to be shown.

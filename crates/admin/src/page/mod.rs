@@ -67,6 +67,7 @@ impl Admin {
     ///
     /// Outside of a tokio runtime.
     pub fn router<S: Clone + Send + Sync + 'static>(self) -> Router<S> {
+        self.site.share_stats();
         live::watch(&self.site, &self.shutdown, &self.latest);
         routes(Arc::new(self))
     }

@@ -16,7 +16,7 @@ use serde::Deserialize;
 
 use crate::{
     Generated,
-    report::{SHOWN, time},
+    report::{SHOWN, runs, time},
 };
 
 use super::{
@@ -94,13 +94,13 @@ pub(crate) async fn overview(viewer: Viewer, State(admin): State<Arc<Admin>>) ->
         (generations("The slowest of the latest 200 generations", &report.slow))
         h2 { "Processes" }
         div .wide { table {
-            thead { tr { th { "Process" } th { "Runs" } th { "Listed for" } th { "Last sign of life" } } }
+            thead { tr { th { "Process" } th { "Runs" } th { "Up for" } th { "Last sign of life" } } }
             @for process in &report.processes {
-                tr { td { code { (visible(&process.label)) } } td { (visible(&process.runs)) }
-                    td { (time(process.age)) } td { (time(process.silent_for)) " ago" } }
+                tr { td { code { (visible(&process.label)) } } td { (visible(&runs(process))) }
+                    td { (time(process.up_for)) } td { (time(process.silent_for)) " ago" } }
             }
         } }
-        p .note { "Processes with a status page are listed." }
+        p .note { "Processes that share their figures are listed, for an hour after their last sign of life." }
         h2 { "Latest events of this process" }
         ol #events { @for text in admin.latest.texts() { li { (short(&text)) } } }
     };

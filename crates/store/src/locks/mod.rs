@@ -181,6 +181,12 @@ impl Locks {
         owner(&self.label, "")
     }
 
+    /// Returns the label of the leases' holder.
+    #[doc(hidden)]
+    pub fn own_label(&self) -> &str {
+        &self.label
+    }
+
     #[doc(hidden)]
     pub fn tasks(&self) -> &TaskTracker {
         &self.common.tasks

@@ -11,6 +11,7 @@ use crate::driver::Engine;
 pub mod entries;
 pub mod invalidations;
 pub mod locks;
+pub mod processes;
 pub mod requests;
 pub mod tables;
 
@@ -218,6 +219,7 @@ mod tests {
             (&tables::ENTRY, "entry"),
             (&tables::INVALIDATION, "invalidation"),
             (&tables::REQUEST, "request"),
+            (&tables::PROCESS, "process"),
         ] {
             let (_, rows) = protocol
                 .split_once(&format!("\n`perennial_{table}`: "))

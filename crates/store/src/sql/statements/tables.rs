@@ -83,6 +83,8 @@ pub(crate) const STEPS: &[&[PerDialect]] = &[&[
         "SELECT name, owner, fingerprint, begun_at, expires_at, retain_until, status, headers, {body} FROM {p}request LIMIT 0",
     ),
     index("CREATE INDEX IF NOT EXISTS {p}request_retain_until ON {p}request (retain_until)"),
+    PROCESS,
+    PerDialect::same("SELECT name, noted_at, figures FROM {p}process LIMIT 0"),
 ]];
 
 /// -> the schema of the tables, quoted where SQL needs quotes
@@ -96,10 +98,10 @@ pub(crate) const PLACE: PerDialect = PerDialect {
 pub(crate) const SIZES: PerDialect = PerDialect {
     sqlite: "SELECT 'the file', c.page_count * s.page_size FROM pragma_page_count c, pragma_page_size s",
     postgres: "SELECT c.relname::text, pg_total_relation_size(c.oid) FROM pg_class c WHERE c.oid IN (
-            to_regclass('{p}entry'), to_regclass('{p}lock'), to_regclass('{p}invalidation'), to_regclass('{p}outbox'), to_regclass('{p}request')
+            to_regclass('{p}entry'), to_regclass('{p}lock'), to_regclass('{p}invalidation'), to_regclass('{p}outbox'), to_regclass('{p}request'), to_regclass('{p}process')
         ) ORDER BY c.relname",
     mysql: "SELECT table_name, CAST(coalesce(data_length + index_length, 0) AS SIGNED) FROM information_schema.tables
-        WHERE table_schema = database() AND table_name IN ('{p}entry', '{p}lock', '{p}invalidation', '{p}outbox', '{p}request')
+        WHERE table_schema = database() AND table_name IN ('{p}entry', '{p}lock', '{p}invalidation', '{p}outbox', '{p}request', '{p}process')
         ORDER BY table_name",
 };
 
@@ -170,6 +172,14 @@ pub(crate) const REQUEST: PerDialect = PerDialect::same(
         status BIGINT,
         headers {bytes},
         {body} {bytes}{index_of_retentions}
+    ){engine}",
+);
+
+pub(crate) const PROCESS: PerDialect = PerDialect::same(
+    "CREATE TABLE IF NOT EXISTS {p}process (
+        name {name} NOT NULL PRIMARY KEY,
+        noted_at BIGINT NOT NULL,
+        figures {text} NOT NULL
     ){engine}",
 );
 

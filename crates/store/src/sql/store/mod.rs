@@ -6,6 +6,7 @@
 mod entries;
 mod invalidations;
 pub mod locks;
+mod processes;
 mod requests;
 
 use std::{
@@ -375,6 +376,9 @@ impl SqlStore {
                 Call::Finish(it) => Reply::Finish(self.finish(it).await?),
                 Call::Forget(it) => Reply::Forget(self.forget(it).await?),
                 Call::PruneRequests(it) => Reply::PruneRequests(self.prune_requests(it).await?),
+                Call::NoteProcess(it) => Reply::NoteProcess(self.note_process(it).await?),
+                Call::Processes(it) => Reply::Processes(self.processes(it).await?),
+                Call::ForgetProcess(it) => Reply::ForgetProcess(self.forget_process(it).await?),
             })
         })
     }

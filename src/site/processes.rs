@@ -1,0 +1,143 @@
+//! The figures that the processes of a site share by its database, so that a status page shows the site and not
+//! one process.
+
+use std::sync::{Arc, OnceLock, Weak};
+
+use perennial_store::{Error, ForgetProcess, NoteProcess, Processes};
+use tokio::{sync::Mutex, time::Instant};
+use tracing::Instrument;
+
+use super::Perennial;
+use crate::{
+    cache::Cache,
+    event::ProcessStats,
+    timing::{PROCESS_FORGOTTEN_AFTER, PROCESS_STATS_INTERVAL},
+};
+
+/// The largest number of processes in an answer.
+const MAX_PROCESSES: u32 = 1000;
+
+/// What this process tells the others. The cell is empty while it shares nothing.
+#[derive(Clone, Default)]
+pub(super) struct Sharing(Arc<OnceLock<Arc<Shared>>>);
+
+struct Shared {
+    /// A random name, as labels may be equal.
+    name: String,
+    since: Instant,
+    /// Held while the row is written or removed, so that no write comes after the removal.
+    turn: Mutex<()>,
+}
+
+impl Perennial {
+    /// Shares the [figures](Self::stats) of this process with the other processes of the site, for
+    /// [`processes`](Self::processes). The status page of the crate `perennial-admin` calls this, and shows the sums of
+    /// all processes that do. Default: nobody else sees the figures.
+    ///
+    /// A task writes one row of some 2 KB into the database, now and each ten seconds, until the
+    /// [shutdown](Self::shutdown), or until the site is dropped. The row of a process that has crashed is removed an hour
+    /// later, when another process begins to share. Further calls do nothing.
+    ///
+    /// ```
+    /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
+    /// use perennial::event::Served;
+    ///
+    /// site.share_stats();
+    /// let processes = site.processes().await?;
+    /// let hits: u64 = processes.iter().map(|it| it.stats.requests(Served::Hit)).sum();
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// Panics outside of a Tokio runtime.
+    pub fn share_stats(&self) {
+        let mut is_first = false;
+        let shared = self.sharing.0.get_or_init(|| {
+            is_first = true;
+            Arc::new(Shared {
+                name: uuid::Uuid::new_v4().simple().to_string(),
+                since: Instant::now(),
+                turn: Mutex::new(()),
+            })
+        });
+        if is_first {
+            let sharing = share(Arc::downgrade(&self.cache), Arc::clone(shared));
+            tokio::spawn(sharing.instrument(tracing::debug_span!("share_stats")));
+        }
+    }
+
+    /// Returns the figures of the processes that [share](Self::share_stats) theirs, the latest ones first, a thousand at
+    /// most. A process that has crashed is among them for up to an hour, with the time since its last sign of life.
+    ///
+    /// ```
+    /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
+    /// for process in site.processes().await? {
+    ///     println!("{} runs {:?}, {:?} ago", process.label, process.revision, process.silent_for);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The database fails.
+    pub async fn processes(&self) -> Result<Vec<ProcessStats>, Error> {
+        let rows = self
+            .cache
+            .store()
+            .call(Processes::new(MAX_PROCESSES))
+            .await?;
+        Ok(rows.iter().filter_map(ProcessStats::decode).collect())
+    }
+}
+
+impl Sharing {
+    /// Removes this process from the list.
+    pub(super) async fn end(&self, cache: &Cache) {
+        if let Some(shared) = self.0.get() {
+            // The store logs an error, and another process removes the row in an hour.
+            let _ = shared.forget(cache).await;
+        }
+    }
+}
+
+/// Writes the figures until the site ends.
+async fn share(cache: Weak<Cache>, shared: Arc<Shared>) {
+    let mut is_first = true;
+    while let Some(cache) = cache.upgrade() {
+        if is_first {
+            is_first = shared.forget(&cache).await.is_err();
+        }
+        if !shared.note(&cache).await {
+            return;
+        }
+        drop(cache);
+        tokio::time::sleep(PROCESS_STATS_INTERVAL).await;
+    }
+}
+
+impl Shared {
+    /// Removes the row of this process, and those of processes that have long been silent.
+    async fn forget(&self, cache: &Cache) -> Result<(), Error> {
+        let _turn = self.turn.lock().await;
+        let forget = ForgetProcess::new(&*self.name, PROCESS_FORGOTTEN_AFTER);
+        cache.store().call(forget).await
+    }
+
+    /// Writes the row of this process. Returns false after a shutdown.
+    async fn note(&self, cache: &Cache) -> bool {
+        let _turn = self.turn.lock().await;
+        if cache.is_shutting_down() {
+            return false;
+        }
+        let (locks, revision) = (cache.locks(), cache.settings().revision.as_deref());
+        let (label, up_for) = (locks.own_label(), self.since.elapsed());
+        let figures = ProcessStats::encode(label, revision, up_for, cache.stats());
+        // The store logs an error, and the next round tries again.
+        let _ = cache
+            .store()
+            .call(NoteProcess::new(&*self.name, figures))
+            .await;
+        true
+    }
+}

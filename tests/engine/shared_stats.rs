@@ -1,0 +1,115 @@
+//! The figures that the processes of a site share.
+
+use std::{convert::Infallible, time::Duration};
+
+use perennial::{DAY, Perennial, event::Outcome};
+use perennial_testing::{Database, advance};
+
+const SECOND: Duration = Duration::from_secs(1);
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn process(database: &Database, revision: &str) -> Perennial {
+    let opened = database.open(Perennial::builder().revision(revision));
+    opened.expect("opens")
+}
+
+async fn visit(site: &Perennial) {
+    let content = async || Ok::<_, Infallible>("content");
+    site.content("key", DAY, content).await.expect("is made");
+}
+
+/// Returns the revisions of the listed processes, with the number of pages that they have stored.
+async fn listed(site: &Perennial) -> Vec<(String, u64)> {
+    let processes = site.processes().await.expect("answers").into_iter();
+    let figures = processes.map(|it| {
+        assert!(it.label.contains(':') && !it.version.is_empty(), "{it:?}");
+        (
+            it.revision.expect("is set"),
+            it.stats.regenerations(Outcome::Stored),
+        )
+    });
+    let mut figures: Vec<_> = figures.collect();
+    figures.sort();
+    figures
+}
+
+fn pairs<const N: usize>(pairs: [(&str, u64); N]) -> Vec<(String, u64)> {
+    pairs
+        .map(|(revision, stored)| (revision.to_owned(), stored))
+        .to_vec()
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_process_sees_the_figures_of_all_that_share_theirs() {
+    let database = Database::new();
+    let [one, two, silent] = ["1", "2", "3"].map(|revision| process(&database, revision));
+    advance(60 * SECOND).await;
+    assert!(listed(&one).await.is_empty(), "nobody shares anything");
+    one.share_stats();
+    one.share_stats();
+    two.share_stats();
+    visit(&one).await;
+    visit(&two).await;
+    visit(&silent).await;
+    advance(11 * SECOND).await;
+    for site in [&one, &two, &silent] {
+        assert_eq!(listed(site).await, pairs([("1", 1), ("2", 0)]));
+    }
+    // An idle process stays in the list.
+    advance(2 * HOUR).await;
+    let processes = silent.processes().await.expect("answers");
+    assert_eq!(processes.len(), 2);
+    for process in processes {
+        assert!(process.silent_for <= 10 * SECOND, "{process:?}");
+        assert!(process.up_for >= 2 * HOUR, "{process:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn process_that_ends_leaves_the_list_and_a_crashed_one_an_hour_later() {
+    let database = Database::new();
+    let [one, ended, crashed] = ["1", "2", "3"].map(|revision| process(&database, revision));
+    for site in [&one, &ended, &crashed] {
+        site.share_stats();
+    }
+    advance(SECOND).await;
+    assert_eq!(listed(&one).await.len(), 3);
+    ended.shutdown().await;
+    assert_eq!(listed(&one).await, pairs([("1", 0), ("3", 0)]));
+    // Dropped without a shutdown.
+    drop((ended, crashed));
+    advance(HOUR / 2).await;
+    let processes = one.processes().await.expect("answers");
+    assert_eq!(processes.len(), 2);
+    assert!(
+        processes[1].silent_for >= HOUR / 2 - 11 * SECOND,
+        "{processes:?}"
+    );
+    advance(HOUR).await;
+    let late = process(&database, "4");
+    late.share_stats();
+    advance(SECOND).await;
+    assert_eq!(listed(&one).await, pairs([("1", 0), ("4", 0)]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn database_that_fails_delays_the_figures_and_the_shutdown_alone() {
+    let database = Database::new();
+    let site = process(&database, "1");
+    database.fail();
+    site.share_stats();
+    advance(60 * SECOND).await;
+    assert!(site.processes().await.is_err());
+    visit(&site).await;
+    database.recover();
+    advance(11 * SECOND).await;
+    assert_eq!(listed(&site).await.len(), 1);
+    database.fail();
+    site.shutdown().await;
+    database.recover();
+    // No write comes after the shutdown.
+    let late = process(&database, "2");
+    advance(60 * SECOND).await;
+    let listed = late.processes().await.expect("answers");
+    assert!(listed[0].silent_for >= 60 * SECOND, "{listed:?}");
+}
