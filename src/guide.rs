@@ -53,6 +53,7 @@ chapters! {
     freshness "../docs/guide/freshness.md",
     invalidation "../docs/guide/invalidation.md",
     stacks "../docs/guide/stacks.md",
+    without_axum "../docs/guide/without-axum.md",
     locks "../docs/guide/locks.md",
     idempotency "../docs/guide/idempotency.md",
     testing "../docs/guide/testing.md",

@@ -78,6 +78,7 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
+#![warn(missing_debug_implementations, clippy::missing_errors_doc)]
 #![warn(missing_docs)]
 // The modules, in reading order for a newcomer: the public entry points first, then layer by layer
 // downward. `tests/structure.rs` fails if two modules use each other. (The blank lines keep rustfmt

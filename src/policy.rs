@@ -114,7 +114,8 @@ impl Refresh {
     }
 
     /// Creates a policy under which a version is stale as soon as an occurrence of the schedule
-    /// lies between the begin of its generation and now, by the database's clock. As for
+    /// lies between the begin of its generation and now, by the database's clock. Nothing runs at that time: the first
+    /// request after it regenerates, and visitors get the old version meanwhile. As for
     /// [`every`](Self::every), a 404, 405, 410 or 414 is stale after a minute at the latest.
     ///
     /// ```

@@ -64,6 +64,13 @@ impl<B> ResponseBody<B> {
     }
 }
 
+/// A body of the application's own, such as that of an error's response outside of the layer.
+impl<B> From<Bytes> for ResponseBody<B> {
+    fn from(body: Bytes) -> Self {
+        Self::stored(body)
+    }
+}
+
 /// An empty body, which outer layers answer with: tower-http's `CorsLayer` and `TimeoutLayer`, say.
 impl<B> Default for ResponseBody<B> {
     fn default() -> Self {

@@ -89,6 +89,10 @@ impl Perennial {
     /// Uses the application's own pool, and makes or upgrades Perennial's tables: a `SqlitePool`, `PgPool` or
     /// `MySqlPool` of sqlx 0.9, or a pool of another [driver](crate::driver).
     ///
+    /// The settings of the pool are the application's, and stay. For SQLite, choose the WAL mode
+    /// (`SqliteConnectOptions::journal_mode`), in which readers do not wait for a writer, and leave the busy timeout at its
+    /// five seconds. The [statement timeout](Builder::statement_timeout) also holds for the wait for a connection.
+    ///
     /// ```
     /// # #[cfg(feature = "sqlite")]
     /// # async fn f(pool: sqlx::SqlitePool) -> Result<(), perennial::Error> {
@@ -150,6 +154,9 @@ impl Perennial {
 
     /// Returns a layer as [`invalidate_on_success`](Self::invalidate_on_success) does, for which each
     /// response names all tags by [`Tags`].
+    ///
+    /// A handler that invalidates by itself, as by [`invalidate_in`](Self::invalidate_in), returns none: inside of the layer,
+    /// [`read_own_writes`](Builder::read_own_writes) knows what it has invalidated.
     ///
     /// ```
     /// # use axum::{Router, extract::Path, routing::post};
@@ -228,6 +235,10 @@ impl Perennial {
     /// site.invalidate_tag("books").await?;
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`invalidate`](Self::invalidate).
     pub async fn invalidate_tag(&self, tag: &str) -> Result<(), Error> {
         self.cache
             .commands
@@ -303,6 +314,10 @@ impl Perennial {
     /// site.purge_tag("of-a-user-who-has-left").await?;
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`purge_prefix`](Self::purge_prefix).
     pub async fn purge_tag(&self, tag: &str) -> Result<(), Error> {
         let filter = EntryFilter::new().tag(tag);
         self.cache
@@ -319,6 +334,10 @@ impl Perennial {
     /// site.purge_tag_prefix("user-7-").await?;
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`purge_prefix`](Self::purge_prefix).
     pub async fn purge_tag_prefix(&self, prefix: &str) -> Result<(), Error> {
         let filter = EntryFilter::new().tag_prefix(prefix);
         self.cache

@@ -52,6 +52,10 @@ impl Perennial {
     /// purge.committed().await?;
     /// # Ok(()) }
     /// ```
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`invalidate_in`](Self::invalidate_in).
     pub async fn purge_in(
         &self,
         transaction: impl Into<Connection<'_>>,

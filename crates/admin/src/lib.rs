@@ -38,6 +38,7 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
+#![warn(missing_debug_implementations, clippy::missing_errors_doc)]
 
 mod explanation;
 #[cfg(feature = "page")]

@@ -37,6 +37,7 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
+#![warn(missing_debug_implementations, clippy::missing_errors_doc)]
 #![cfg_attr(
     not(any(feature = "sqlite", feature = "postgres", feature = "mysql")),
     allow(

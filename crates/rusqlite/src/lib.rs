@@ -35,6 +35,7 @@
 //! ```
 
 #![forbid(unsafe_code)]
+#![warn(missing_debug_implementations, clippy::missing_errors_doc)]
 
 use std::{
     fmt,

@@ -35,6 +35,7 @@
 //! `Builder::listen` needs a pool of sqlx's: deadpool's connections keep notifications to themselves.
 
 #![forbid(unsafe_code)]
+#![warn(missing_debug_implementations, clippy::missing_errors_doc)]
 
 use std::{fmt, io, sync::Arc};
 

@@ -188,6 +188,9 @@ words! {
 }
 
 /// A stored resource, or a key in cooldown or hit-for-pass, without its content.
+///
+/// As JSON, the fields have their names here, and times are numbers of seconds with `_s` behind the name: `age_s`,
+/// `interval_s`, `next_regeneration_s`, `remaining_s`.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Entry {

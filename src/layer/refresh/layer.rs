@@ -100,6 +100,8 @@ use super::{
 ///
 /// # Without axum
 ///
+/// The guide has [a whole server](crate::guide::without_axum).
+///
 /// A body without a `Default`, as hyper's `Incoming`, becomes one with it as an `Option`. The generator's request then
 /// has `None`:
 ///

@@ -179,7 +179,7 @@ impl Trigger {
     }
 
     /// Returns the statements that make the triggers, for a migration. Each one replaces what a former migration
-    /// made.
+    /// made. On MySQL and MariaDB each trigger is one statement without `;` inside, so that no tool needs a `DELIMITER`.
     ///
     /// # Errors
     ///
