@@ -1,9 +1,10 @@
 //! Generated content without a route: bytes and values that a closure generates, stored and regenerated as
 //! pages are.
 
-use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, convert::Infallible, fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use bytestring::ByteString;
 use http::{HeaderValue, Response, header};
 use perennial_store::{Error, ErrorKind, error::BoxError};
 use serde::{Serialize, de::DeserializeOwned};
@@ -37,10 +38,25 @@ use crate::{
 ///     ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], content.into_bytes())
 /// }
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Content(Bytes);
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Content(Checked);
+
+/// Bytes that were checked for UTF-8 once, when the version came into memory, so that no call checks them again.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Checked {
+    Text(ByteString),
+    Bytes(Bytes),
+}
 
 impl Content {
+    fn new(bytes: Bytes) -> Self {
+        match ByteString::try_from(bytes.clone()) {
+            Ok(text) => Self(Checked::Text(text)),
+            Err(_) => Self(Checked::Bytes(bytes)),
+        }
+    }
+
+
     /// Returns the content as text. Bytes that are not UTF-8 become U+FFFD.
     ///
     /// ```
@@ -49,10 +65,9 @@ impl Content {
     /// # }
     /// ```
     pub fn text(&self) -> Cow<'_, str> {
-        // The check of all bytes at once is faster than the conversion by far.
-        match std::str::from_utf8(&self.0) {
-            Ok(text) => Cow::Borrowed(text),
-            Err(_) => String::from_utf8_lossy(&self.0),
+        match &self.0 {
+            Checked::Text(text) => Cow::Borrowed(text),
+            Checked::Bytes(bytes) => String::from_utf8_lossy(bytes),
         }
     }
 
@@ -64,13 +79,25 @@ impl Content {
     /// # }
     /// ```
     pub fn into_bytes(self) -> Bytes {
-        self.0
+        match self.0 {
+            Checked::Text(text) => text.into_bytes(),
+            Checked::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+impl Default for Content {
+    fn default() -> Self {
+        Self::new(Bytes::new())
     }
 }
 
 impl AsRef<[u8]> for Content {
     fn as_ref(&self) -> &[u8] {
-        &self.0
+        match &self.0 {
+            Checked::Text(text) => text.as_bytes(),
+            Checked::Bytes(bytes) => bytes,
+        }
     }
 }
 
@@ -165,7 +192,7 @@ impl Perennial {
         match version.await {
             Ok(version) => Ok(content_of(&version)),
             Err(error) if error.kind() == ErrorKind::Invalid => Err(error),
-            Err(_) => Ok(Content(placeholder.into())),
+            Err(_) => Ok(Content::new(placeholder.into())),
         }
     }
 
@@ -318,7 +345,12 @@ impl Perennial {
 }
 
 fn content_of(version: &Version) -> Content {
-    Content(version.page.response().body().clone())
+    let check = |stored: &Response<Bytes>| Ok(Content::new(stored.body().clone()));
+    let content: Result<_, Infallible> = version.page.decoded(check);
+    match content {
+        Ok(content) => Content::clone(&content),
+        Err(never) => match never {},
+    }
 }
 
 /// Returns the result of a generator, if its size allows storing.

@@ -46,7 +46,7 @@ pub(crate) struct Representations {
     pub(crate) retagged_by: Option<HeaderName>,
     /// The holes of the content.
     holes: Option<Arc<HolePlaces>>,
-    /// The decoded value of the content, for `Perennial::value`.
+    /// The content as `Perennial::content` or `Perennial::value` returns it, which is made once.
     decoded: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
