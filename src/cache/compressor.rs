@@ -82,7 +82,7 @@ impl Compressor {
             return;
         };
         let (memory, codings) = (Arc::clone(&self.memory), Arc::clone(codings));
-        let (key, content) = (page.meta.key().to_owned(), page.response().clone());
+        let (key, content) = (page.meta.key().to_owned(), page.response());
         let holes = page.holes().cloned();
         runtime.spawn(async move {
             compress_now(&memory, &key, content, holes, &codings).await;

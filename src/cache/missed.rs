@@ -64,10 +64,10 @@ impl Finding {
         if !is_by_age || follows_parts || !has_tags || before.is_unsaved() || before.age_unknown {
             return None;
         }
-        let [old, new] = [before, after].map(|version| version.page.response());
+        let (old, new) = (&before.page, &after.page);
         let difference = match old.status() == new.status() {
-            true => difference(old.body(), new.body()),
-            false => old.body().len().max(new.body().len()).max(1),
+            true => difference(old.content(), new.content()),
+            false => old.content().len().max(new.content().len()).max(1),
         };
         // Otherwise only headers differ, such as the number of a request.
         (difference > 0).then(|| Self {

@@ -70,7 +70,7 @@ use parts::RunContext;
 use peer_leases::PeerLeases;
 use regeneration::Regenerations;
 
-pub(crate) use content::{HitHeaders, Page, Representations, Version};
+pub(crate) use content::{HitHeaders, Page, Representation, Representations, Version};
 pub(crate) use entry::Visitor;
 pub(crate) use environment::Settings;
 pub(crate) use failure::Failure;

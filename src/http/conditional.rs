@@ -8,8 +8,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
 use crate::http::{coding, entity_tag::is_generated, terms};
 
@@ -56,13 +55,37 @@ pub(crate) enum Evaluation {
 
 /// The date of the last modification, as far as the response to this request has one.
 #[derive(Clone, Copy)]
-enum Modified {
+pub(crate) enum Modified {
     /// The handler's own date, with which dates are compared as RFC 9110 says.
     Handler(SystemTime),
     /// A date that Perennial has generated. It is the name of one version: a client may also send
     /// a date from another source, such as `Date` or its own clock, which says nothing of the
     /// version it has. So only the same date matches, as RFC 9110 §13.1.3 permits.
     Generated(SystemTime),
+}
+
+impl Modified {
+    /// Returns the date of the handler's header, if it has a valid one.
+    pub(crate) fn of_handler(headers: &HeaderMap) -> Option<Self> {
+        terms::date(headers, &header::LAST_MODIFIED).map(Self::Handler)
+    }
+
+    /// Returns a generated date, in seconds since 1970.
+    pub(crate) fn generated(seconds: i64) -> Option<Self> {
+        let since = Duration::from_secs(seconds.try_into().ok()?);
+        SystemTime::UNIX_EPOCH
+            .checked_add(since)
+            .map(Self::Generated)
+    }
+}
+
+/// The stored representation that a request selects (RFC 9110 §3.2), as far as conditions and ranges ask for it.
+pub(crate) struct Selected<'a> {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: &'a HeaderMap,
+    /// The length of the content, in bytes.
+    pub(crate) length: usize,
+    pub(crate) modified: Option<Modified>,
 }
 
 /// Evaluates the preconditions of a GET or HEAD, in the order of RFC 9110 §13.2.2.
@@ -75,23 +98,11 @@ enum Modified {
 /// it, and then its positions are of other bytes. It gets a part only if `If-Range` has a generated
 /// tag in its strong form, which such a client never gets together with other bytes
 /// (docs/design/0001-outer-layers.md).
-///
-/// `generated` is the generated `Last-Modified` of the response, in seconds since 1970.
-pub(crate) fn evaluate(
-    request: &HeaderMap,
-    stored: &Response<Bytes>,
-    generated: Option<i64>,
-    head: bool,
-) -> Evaluation {
-    if !stored.status().is_success() {
+pub(crate) fn evaluate(request: &HeaderMap, stored: &Selected<'_>, head: bool) -> Evaluation {
+    if !stored.status.is_success() {
         return Evaluation::Full;
     }
-    let tag = stored.headers().get(header::ETAG);
-    let modified = if stored.headers().contains_key(header::LAST_MODIFIED) {
-        terms::date(stored.headers(), &header::LAST_MODIFIED).map(Modified::Handler)
-    } else {
-        generated.and_then(of_seconds).map(Modified::Generated)
-    };
+    let (tag, modified) = (stored.headers.get(header::ETAG), stored.modified);
     let mut all_evaluated = true;
     if request.contains_key(header::IF_MATCH) {
         if !names(request, &header::IF_MATCH, tag, is_strong_match) {
@@ -118,16 +129,16 @@ pub(crate) fn evaluate(
     // §14.2: a Range is ignored for methods other than GET and for responses other than 200, and if
     // the response refuses ranges (§14.3).
     let refuses = stored
-        .headers()
+        .headers
         .get(header::ACCEPT_RANGES)
         .is_some_and(|unit| unit == "none");
-    if head || stored.status() != StatusCode::OK || refuses || !all_evaluated {
+    if head || stored.status != StatusCode::OK || refuses || !all_evaluated {
         return Evaluation::Full;
     }
     // An outer layer may have compressed what this client has, and left the tag as it was. A client
     // that has the strong form of a generated tag got the stored bytes.
     let may_be_coded = coding::is_accepted(request)
-        && !stored.headers().contains_key(header::CONTENT_ENCODING)
+        && !stored.headers.contains_key(header::CONTENT_ENCODING)
         && !(request.contains_key(header::IF_RANGE) && tag.is_some_and(is_generated));
     // A date never matches: a client cannot know whether its date is a strong validator (§13.1.5).
     // A weak tag never matches either (§8.8.3.2).
@@ -137,14 +148,8 @@ pub(crate) fn evaluate(
             (Some(_), None) => false,
             (None, _) => true,
         };
-    let part = single_range(request, stored.body().len()).filter(|_| applies);
+    let part = single_range(request, stored.length).filter(|_| applies);
     part.map_or(Evaluation::Full, Evaluation::Part)
-}
-
-/// Returns the time of this many seconds since 1970.
-fn of_seconds(seconds: i64) -> Option<SystemTime> {
-    let since = Duration::from_secs(seconds.try_into().ok()?);
-    SystemTime::UNIX_EPOCH.checked_add(since)
 }
 
 /// The page, as seen from a date in a condition.
@@ -256,11 +261,31 @@ fn single_range(request: &HeaderMap, length: usize) -> Option<Range<usize>> {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use http::Response;
+
     use super::*;
 
     const MODIFIED: &str = "Sat, 29 Oct 1994 19:43:31 GMT";
     const BEFORE: &str = "Sat, 29 Oct 1994 19:43:30 GMT";
     const AFTER: &str = "Sat, 29 Oct 1994 19:43:32 GMT";
+
+    /// Evaluates the conditions of a request for this response.
+    fn evaluated(
+        request: &HeaderMap,
+        stored: &Response<Bytes>,
+        generated: Option<i64>,
+        head: bool,
+    ) -> Evaluation {
+        let handlers = Modified::of_handler(stored.headers());
+        let selected = Selected {
+            status: stored.status(),
+            headers: stored.headers(),
+            length: stored.body().len(),
+            modified: handlers.or(generated.and_then(Modified::generated)),
+        };
+        evaluate(request, &selected, head)
+    }
 
     fn outcome(head: bool, request: &[(&str, &str)]) -> Evaluation {
         outcome_of(StatusCode::OK, head, request)
@@ -272,7 +297,7 @@ mod tests {
         let headers = stored.headers_mut();
         headers.insert("etag", "\"v1\"".parse().expect("a value"));
         headers.insert("last-modified", MODIFIED.parse().expect("a value"));
-        evaluate(&map(request), &stored, None, head)
+        evaluated(&map(request), &stored, None, head)
     }
 
     fn map(request: &[(&str, &str)]) -> HeaderMap {
@@ -431,7 +456,7 @@ mod tests {
         weak.headers_mut().insert(header::ETAG, tag.clone());
         let range = HeaderValue::from_static("bytes=0-4");
         let request = HeaderMap::from_iter([(header::RANGE, range), (header::IF_RANGE, tag)]);
-        assert_eq!(evaluate(&request, &weak, None, false), whole);
+        assert_eq!(evaluated(&request, &weak, None, false), whole);
         let fresh = [("range", "bytes=0-4"), ("if-none-match", "\"v1\"")];
         assert_eq!(outcome(false, &fresh), Evaluation::NotModified);
         let two = [("range", "bytes=0-4"), ("range", "bytes=5-6")];
@@ -472,19 +497,19 @@ mod tests {
         let headers = generated.headers_mut();
         headers.insert(header::ETAG, HeaderValue::from_static(tag));
         let request = map(&[range, coded, ("if-range", tag)]);
-        assert_eq!(evaluate(&request, &generated, None, false), Part(5..10));
+        assert_eq!(evaluated(&request, &generated, None, false), Part(5..10));
         // No layer compresses what has a coding.
         let mut encoded = Response::new(Bytes::from_static(b"0123456789"));
         let headers = encoded.headers_mut();
         headers.insert(header::ETAG, HeaderValue::from_static("\"v1\""));
         headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("br"));
         let request = map(&[range, coded, own]);
-        assert_eq!(evaluate(&request, &encoded, None, false), Part(5..10));
+        assert_eq!(evaluated(&request, &encoded, None, false), Part(5..10));
         // Without a tag, an empty condition names nothing.
         let untagged = Response::new(Bytes::from_static(b"0123456789"));
         for (condition, expected) in [("if-none-match", Full), ("if-match", Failed)] {
             let request = map(&[(condition, "")]);
-            assert_eq!(evaluate(&request, &untagged, None, false), expected);
+            assert_eq!(evaluated(&request, &untagged, None, false), expected);
         }
     }
 
@@ -496,7 +521,7 @@ mod tests {
         let stored = Response::new(Bytes::from_static(b"0123456789"));
         let outcome = |generated, condition| {
             let request = map(&[("range", "bytes=0-4"), condition]);
-            evaluate(&request, &stored, generated, false)
+            evaluated(&request, &stored, generated, false)
         };
         let modified = date(MODIFIED).duration_since(SystemTime::UNIX_EPOCH);
         let modified = Some(modified.expect("is later").as_secs() as i64);

@@ -56,7 +56,6 @@ impl Content {
         }
     }
 
-
     /// Returns the content as text. Bytes that are not UTF-8 become U+FFFD.
     ///
     /// ```
@@ -235,7 +234,7 @@ impl Perennial {
                 let value = generate.run(Generation::current()).await;
                 let value = value.map_err(Into::into);
                 let encoded = value.and_then(|value| encode(&value));
-                let encoded = encoded.and_then(|it| decode::<T>(&it).map(|_| it));
+                let encoded = encoded.and_then(|it| decode::<T>(it.body()).map(|_| it));
                 generated(encoded, max_body)
             })
         };
@@ -345,7 +344,7 @@ impl Perennial {
 }
 
 fn content_of(version: &Version) -> Content {
-    let check = |stored: &Response<Bytes>| Ok(Content::new(stored.body().clone()));
+    let check = |stored: &Bytes| Ok(Content::new(stored.clone()));
     let content: Result<_, Infallible> = version.page.decoded(check);
     match content {
         Ok(content) => Content::clone(&content),
@@ -376,8 +375,8 @@ fn encode<T: Serialize>(value: &T) -> Result<Response<Bytes>, BoxError> {
     Ok(response)
 }
 
-fn decode<T: DeserializeOwned>(stored: &Response<Bytes>) -> Result<T, BoxError> {
-    Ok(serde_json::from_slice(stored.body())?)
+fn decode<T: DeserializeOwned>(stored: &Bytes) -> Result<T, BoxError> {
+    Ok(serde_json::from_slice(stored)?)
 }
 
 /// Returns true if the value that could not be decoded is whole, and so is one of another type.

@@ -6,9 +6,7 @@ mod representation;
 
 use crate::cache::entry;
 
-#[cfg(feature = "compression")]
-pub(crate) use representation::Representation;
-pub(crate) use representation::{HitHeaders, Representations};
+pub(crate) use representation::{HitHeaders, Representation, Representations};
 
 pub(crate) type Page = entry::Page<Representations>;
 pub(crate) type Version = entry::Version<Representations>;

@@ -1,9 +1,9 @@
 //! The representations of a version (RFC 9110 §8): its content, plain or in a content coding, with everything
 //! that a hit needs prepared once.
 //!
-//! A hit copies one header map and fills a few places in it. That is why a [`Representation`] has a map for
-//! hits beside the content: to insert the same headers for each request would cost more than everything else
-//! that a hit does.
+//! A hit copies one header map and fills a few places in it: to insert the same headers for each request would cost
+//! more than everything else that a hit does. So a [`Representation`] keeps the headers in the form of a hit alone, and
+//! makes those of the generated response from it for the few who ask.
 
 use std::{
     any::Any,
@@ -13,7 +13,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Response, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use httpdate::HttpDate;
 use perennial_store::{Fence, StoredEntry};
 
@@ -27,7 +27,10 @@ use crate::{
     },
     clock::{Tick, YEAR},
     holes::HolePlaces,
-    http::{entity_tag, terms},
+    http::{
+        conditional::{Modified, Selected},
+        entity_tag, terms,
+    },
     policy::{GenerationTimes, Refresh},
 };
 
@@ -58,10 +61,12 @@ impl Page {
         metadata: Metadata,
         before: Option<&Self>,
     ) -> Self {
+        let response_before = before.map(Self::response);
+        let response_before = response_before.as_ref();
         #[cfg(feature = "compression")]
-        let codings = match before {
-            Some(before)
-                if is_same(before.response(), &response) && before.body.holes == metadata.holes =>
+        let codings = match (before, response_before) {
+            (Some(before), Some(other))
+                if is_same(other, &response) && before.body.holes == metadata.holes =>
             {
                 before.body.codings.clone()
             }
@@ -69,7 +74,7 @@ impl Page {
         };
         let holes = metadata.holes.clone();
         let retagged_by =
-            before.and_then(|before| entity_tag::changed_by(before.response(), &response).cloned());
+            response_before.and_then(|before| entity_tag::changed_by(before, &response).cloned());
         let meta = Meta::new(key, metadata).of_response(response.status(), response.headers());
         let age_before = terms::age(response.headers());
         let plain = Representation::new(response, meta.stored.modified);
@@ -87,8 +92,18 @@ impl Page {
         }
     }
 
-    pub(crate) fn response(&self) -> &Response<Bytes> {
-        &self.body.plain.content
+    /// Returns the response as it was generated. This makes its headers; for the content alone there are
+    /// [`status`](Self::status) and [`content`](Self::content).
+    pub(crate) fn response(&self) -> Response<Bytes> {
+        self.body.plain.response()
+    }
+
+    pub(crate) fn status(&self) -> StatusCode {
+        self.body.plain.status
+    }
+
+    pub(crate) fn content(&self) -> &Bytes {
+        &self.body.plain.body
     }
 
     /// Returns the holes, if the page has some.
@@ -105,14 +120,14 @@ impl Page {
     /// The error of `decode`.
     pub(crate) fn decoded<T: Send + Sync + 'static, E>(
         &self,
-        decode: impl FnOnce(&Response<Bytes>) -> Result<T, E>,
+        decode: impl FnOnce(&Bytes) -> Result<T, E>,
     ) -> Result<Arc<T>, E> {
         if let Some(decoded) = self.body.decoded.get()
             && let Ok(value) = Arc::clone(decoded).downcast()
         {
             return Ok(value);
         }
-        let value = Arc::new(decode(self.response())?);
+        let value = Arc::new(decode(self.content())?);
         // If another call was faster, its value stays: both were decoded from the same bytes.
         let _ = self.body.decoded.set(Arc::clone(&value) as _);
         Ok(value)
@@ -138,9 +153,10 @@ impl Page {
         if headers.contains_key(header::LAST_MODIFIED) {
             return None;
         }
+        // The tag of a hit is the content's own.
         let is_same = |before: &&Self| {
-            before.response().status() == response.status()
-                && before.response().headers().get(header::ETAG) == headers.get(header::ETAG)
+            before.status() == response.status()
+                && before.body.plain.hit.get(header::ETAG) == headers.get(header::ETAG)
         };
         if let Some(same) = before.filter(is_same)
             && let Some(date) = same.meta.stored.modified
@@ -206,7 +222,7 @@ impl Version {
 
 impl SameContent for Representations {
     fn is_same(&self, new: &Self) -> bool {
-        is_same(&self.plain.content, &new.plain.content) && self.holes == new.holes
+        is_same(&self.plain.response(), &new.plain.response()) && self.holes == new.holes
     }
 }
 
@@ -260,7 +276,10 @@ pub(crate) struct HitHeaders<'a> {
 /// A content in one coding, with everything that a hit needs.
 #[derive(Clone)]
 pub(crate) struct Representation {
-    pub(crate) content: Response<Bytes>,
+    pub(crate) status: StatusCode,
+    pub(crate) body: Bytes,
+    /// The `Age` of the generated response, which a hit replaces by its own.
+    age: Option<HeaderValue>,
     /// The headers of a hit: first `Age` and the [`Places`], in this order and with `no-cache` in each, then
     /// the generated validators, the tag in its strong form, and then the content's. To copy them and to
     /// fill the places takes fewer instructions than to insert headers.
@@ -273,10 +292,10 @@ pub(crate) struct Representation {
 }
 
 impl Representation {
-    pub(crate) fn new(mut content: Response<Bytes>, modified: Option<LastModified>) -> Self {
-        let body = std::mem::take(content.body_mut());
-        *content.body_mut() = share(content.headers_mut(), body);
-        let handler_headers = content.headers();
+    pub(crate) fn new(content: Response<Bytes>, modified: Option<LastModified>) -> Self {
+        let (mut head, body) = content.into_parts();
+        let body = share(&mut head.headers, body);
+        let handler_headers = &head.headers;
         let modified = modified
             .filter(|it| !it.is_ambiguous && !handler_headers.contains_key(header::LAST_MODIFIED))
             .and_then(|it| Some((it.seconds, http_date(it.seconds)?)));
@@ -315,11 +334,54 @@ impl Representation {
         }
         let weak_tag = tag.map(entity_tag::weak);
         Self {
-            content,
-            hit,
+            status: head.status,
+            body,
+            age: handler_headers.get(header::AGE).cloned(),
+            // A copy has room for its headers alone, which saves a third.
+            hit: hit.clone(),
             places,
             weak_tag,
             modified: modified.map(|(seconds, _)| seconds),
+        }
+    }
+
+    /// Returns the response as it was generated, with headers that are made from those of a hit.
+    pub(crate) fn response(&self) -> Response<Bytes> {
+        let Places {
+            cache_status,
+            date,
+            cache_control,
+        } = self.places;
+        let places = [true, cache_status, date, cache_control].into_iter();
+        let places = places.filter(|has_place| *has_place).count();
+        let mut headers = HeaderMap::with_capacity(self.hit.keys().len());
+        if let Some(age) = &self.age {
+            headers.insert(header::AGE, age.clone());
+        }
+        for (name, value) in self.hit.iter().skip(places) {
+            let is_generated = *name == header::LAST_MODIFIED && self.modified.is_some();
+            if !is_generated {
+                headers.append(name, value.clone());
+            }
+        }
+        let mut response = Response::new(self.body.clone());
+        *response.status_mut() = self.status;
+        *response.headers_mut() = headers;
+        response
+    }
+
+    /// Returns what conditions are evaluated against. `modified` is the generated `Last-Modified`, where the response
+    /// has one.
+    pub(crate) fn selected(&self, modified: Option<i64>) -> Selected<'_> {
+        let modified = match self.modified {
+            Some(_) => modified.and_then(Modified::generated),
+            None => Modified::of_handler(&self.hit),
+        };
+        Selected {
+            status: self.status,
+            headers: &self.hit,
+            length: self.body.len(),
+            modified,
         }
     }
 
@@ -406,12 +468,14 @@ impl Representation {
 
     /// Returns the approximate size in memory, in bytes.
     pub(crate) fn weight(&self) -> usize {
-        let lines =
-            self.content.headers().iter().map(|(name, value)| {
-                name.as_str().len() + value.len() + size_of::<HeaderValue>() * 6
-            });
+        let lines = self
+            .hit
+            .iter()
+            .map(|(name, value)| name.as_str().len() + value.len());
+        // For each header, the map has a hash, links and an index beside the name and the value.
+        let map = self.hit.len() * (size_of::<HeaderName>() + size_of::<HeaderValue>() + 40);
         let weak_tag = self.weak_tag.as_ref().map_or(0, HeaderValue::len);
-        self.content.body().len() + lines.sum::<usize>() + weak_tag
+        self.body.len() + lines.sum::<usize>() + map + weak_tag
     }
 }
 
@@ -497,6 +561,50 @@ mod tests {
                 let metadata = Metadata { modified: Some(modified), ..Metadata::default() };
                 page = Some(Page::new("/", response, metadata, page.as_ref()));
             }
+        }
+    }
+
+    /// Headers that a hit replaces, adds or moves, and others, each with a value of its own.
+    fn header_lines() -> impl Strategy<Value = Vec<(&'static str, &'static str)>> {
+        let lines = [
+            ("age", "7"),
+            ("cache-control", "max-age=60"),
+            ("cache-status", "inner; hit"),
+            ("cache-status", "other; hit"),
+            ("content-type", "text/html"),
+            ("date", "Sat, 29 Oct 1994 19:43:31 GMT"),
+            ("etag", "\"own\""),
+            ("etag", "\"p-0123456789abcdef0123456789abcdef\""),
+            ("expires", "0"),
+            ("last-modified", "Sat, 29 Oct 1994 19:43:31 GMT"),
+            ("link", "</a>"),
+            ("link", "</b>"),
+        ];
+        proptest::sample::subsequence(lines.to_vec(), 0..lines.len()).prop_shuffle()
+    }
+
+    proptest! {
+        /// The headers of the generated response are made from those of a hit.
+        #[test]
+        fn response_is_as_it_was_generated(
+            lines in header_lines(),
+            is_dated in any::<bool>(),
+            is_ambiguous in any::<bool>(),
+        ) {
+            let mut response = Response::new(Bytes::from_static(b"body"));
+            *response.status_mut() = StatusCode::NOT_FOUND;
+            for (name, value) in lines {
+                let value = HeaderValue::from_static(value);
+                match name {
+                    // These have one value.
+                    "age" | "etag" => drop(response.headers_mut().insert(name, value)),
+                    _ => drop(response.headers_mut().append(name, value)),
+                }
+            }
+            let modified = is_dated.then_some(LastModified { seconds: 1_790_000_000, is_ambiguous });
+            let again = Representation::new(response.clone(), modified).response();
+            prop_assert!(is_same(&again, &response), "{again:?} {response:?}");
+            prop_assert_eq!(again.headers().len(), response.headers().len());
         }
     }
 

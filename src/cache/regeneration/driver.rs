@@ -329,7 +329,7 @@ impl Driver {
                 return (Input::StoreFailed, None);
             };
             let entry = NewEntry {
-                content: version.page.response().clone(),
+                content: version.page.response(),
                 renews,
                 epoch: version.page.meta.stored.epoch,
                 interval: keeping.interval,

@@ -56,7 +56,7 @@ impl Driver {
             }
             Input::Generated(Generated::Content(page)) => {
                 self.generator_has_ended();
-                self.report.bytes = page.response().body().len();
+                self.report.bytes = page.content().len();
             }
             _ => {}
         }

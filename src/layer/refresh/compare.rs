@@ -151,10 +151,10 @@ where
     let generator = Box::pin(generate(Arc::clone(shared), request));
     match shared.layer.cache.unstored(&resource.key, generator).await {
         Answer::Version(version) => {
-            let response = version.page.response();
+            let page = &version.page;
             Some(Page {
-                status: response.status(),
-                body: response.body().clone(),
+                status: page.status(),
+                body: page.content().clone(),
             })
         }
         _ => None,

@@ -172,10 +172,9 @@ impl RefreshLayer {
 
 /// Returns the 500 in the place of a response, with its `Cache-Status`.
 fn refused<B>(headers: &HeaderMap) -> Response<ResponseBody<B>> {
-    let unfilled = outgoing::unfilled();
-    let mut of_refusal = unfilled.headers().clone();
+    let (mut head, body) = outgoing::unfilled().into_parts();
     if let Some(status) = headers.get(header::CACHE_STATUS) {
-        of_refusal.insert(header::CACHE_STATUS, status.clone());
+        head.headers.insert(header::CACHE_STATUS, status.clone());
     }
-    outgoing::give(&unfilled, of_refusal, false)
+    outgoing::give_as(head.status, &body, head.headers, false)
 }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 
 use crate::{
+    cache::Representation,
     http::{
         fields::{ascii, seconds},
         terms::mentions,
@@ -107,16 +108,16 @@ fn remove_targeted(headers: &mut HeaderMap) {
 /// Turns a whole response into a 206 with a part of the stored body (RFC 9110 §15.3.7.1).
 pub(super) fn shorten<B>(
     response: &mut Response<ResponseBody<B>>,
-    stored: &Response<Bytes>,
+    stored: &Representation,
     part: Range<usize>,
 ) {
-    let body = stored.body();
+    let body = &stored.body;
     let content_range = format!("bytes {}-{}/{}", part.start, part.end - 1, body.len());
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_RANGE, ascii(content_range));
     headers.insert(header::CONTENT_LENGTH, HeaderValue::from(part.len()));
     // Parts are combined by a strong tag (§15.3.7.3), which the client has if it accepts a coding.
-    if let Some(tag) = stored.headers().get(header::ETAG) {
+    if let Some(tag) = stored.hit.get(header::ETAG) {
         headers.insert(header::ETAG, tag.clone());
     }
     // These digests are of the whole body (RFC 9530).
@@ -127,19 +128,26 @@ pub(super) fn shorten<B>(
     *response.body_mut() = ResponseBody::stored(body.slice(part));
 }
 
-/// Returns the stored response with these headers, and for a HEAD without the body.
+/// Returns a stored response with the headers of a hit, and for a HEAD without the body.
 #[inline]
-pub(super) fn give<B>(
-    stored: &Response<Bytes>,
+pub(super) fn give<B>(stored: &Representation, head: bool) -> Response<ResponseBody<B>> {
+    give_as(stored.status, &stored.body, stored.hit.clone(), head)
+}
+
+/// Returns a response of these parts, and for a HEAD without the body.
+#[inline]
+pub(super) fn give_as<B>(
+    status: StatusCode,
+    body: &Bytes,
     headers: HeaderMap,
     head: bool,
 ) -> Response<ResponseBody<B>> {
     let mut response = Response::new(if head {
         ResponseBody::none()
     } else {
-        ResponseBody::stored(stored.body().clone())
+        ResponseBody::stored(body.clone())
     });
-    *response.status_mut() = stored.status();
+    *response.status_mut() = status;
     *response.headers_mut() = headers;
     response
 }

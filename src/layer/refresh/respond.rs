@@ -156,7 +156,8 @@ impl RefreshLayer {
                 pieces: None,
             });
         let is_bodiless = parts.method == Method::HEAD || unfilled.is_some();
-        let mut response = outgoing::give(&response, headers, is_bodiless);
+        let (status, body) = (response.status(), response.body());
+        let mut response = outgoing::give_as(status, body, headers, is_bodiless);
         self.set_cache_status(response.headers_mut(), how);
         if let Some(unfilled) = unfilled {
             response.extensions_mut().insert(unfilled);
@@ -190,7 +191,6 @@ impl RefreshLayer {
         let representation = self.cache.compressor.represent(page, &parts.headers);
         #[cfg(not(feature = "compression"))]
         let representation = &page.body.plain;
-        let stored = &representation.content;
         let head = parts.method == Method::HEAD;
         let made_at = version.made_at();
         let ttl = self.cache.ttl(version, &self.policy, now);
@@ -208,7 +208,7 @@ impl RefreshLayer {
         // A younger version may be replaced by another one of the same date.
         let is_older_than_a_second = hit.age > page.body.age_before;
         let modified = representation.modified.filter(|_| is_older_than_a_second);
-        let mut response = outgoing::give(stored, representation.hit.clone(), head);
+        let mut response = outgoing::give(representation, head);
         let headers = response.headers_mut();
         let fill = |values: &HitValues| {
             let modified = modified.filter(|date| *date < values.date_seconds);
@@ -233,9 +233,10 @@ impl RefreshLayer {
             outgoing::allow_cdn(response.headers_mut(), hit, limit);
         }
         if traits.is_conditional {
-            match conditional::evaluate(&parts.headers, stored, modified, head) {
+            let selected = representation.selected(modified);
+            match conditional::evaluate(&parts.headers, &selected, head) {
                 Evaluation::Full => {}
-                Evaluation::Part(part) => outgoing::shorten(&mut response, stored, part),
+                Evaluation::Part(part) => outgoing::shorten(&mut response, representation, part),
                 Evaluation::NotModified => outgoing::leave_out(&mut response),
                 Evaluation::Failed => outgoing::refuse(&mut response),
             }
@@ -279,7 +280,6 @@ impl RefreshLayer {
         let hit = HitTimes::new(made_at, now, ttl, Duration::ZERO);
         let how = made.unwrap_or(Handling::Hit { ttl: hit.ttl });
         self.served(how, own_request);
-        let stored = &representation.content;
         if !self.holes.have_all(&holes.names) {
             // Another layer of this process stores its pages under the same keys.
             tracing::error!(
@@ -287,11 +287,12 @@ impl RefreshLayer {
                 "the page has holes that this layer does not have"
             );
             let unfilled = outgoing::unfilled();
-            let headers = unfilled.headers().clone();
             let is_head = parts.method == Method::HEAD;
-            return (outgoing::give(&unfilled, headers, is_head), None);
+            let (head, body) = unfilled.into_parts();
+            let response = outgoing::give_as(head.status, &body, head.headers, is_head);
+            return (response, None);
         }
-        let mut response = outgoing::give(stored, representation.hit.clone(), true);
+        let mut response = outgoing::give(representation, true);
         let headers = response.headers_mut();
         let fill = |values: &HitValues| {
             let status = match made.map(|how| how.to_string()) {
@@ -314,7 +315,7 @@ impl RefreshLayer {
         };
         HitValues::with(hit, || now - made_at, fill);
         let unfilled = Unfilled {
-            body: stored.body().clone(),
+            body: representation.body.clone(),
             holes: Arc::clone(holes),
             // What is streamed comes one by one, and has no place among pieces whose checksums are known.
             #[cfg(feature = "compression")]
@@ -348,8 +349,7 @@ impl RefreshLayer {
             return response;
         }
         let head = parts.method == Method::HEAD;
-        let mut response =
-            outgoing::give(&representation.content, representation.hit.clone(), head);
+        let mut response = outgoing::give(representation, head);
         let headers = response.headers_mut();
         let fill = |values: &HitValues| {
             representation.fill_for_generator(headers, &values.age, values.date.as_ref());

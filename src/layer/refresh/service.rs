@@ -376,7 +376,7 @@ where
     }
     let holes = Arc::clone(&layer.holes);
     let readable: Readable = Arc::new(move |page| match page.holes() {
-        Some(known) if !known.fit(page.response().body().len()) => Reading::Damaged,
+        Some(known) if !known.fit(page.content().len()) => Reading::Damaged,
         Some(known) if !holes.have_all(&known.names) => Reading::OtherCode,
         Some(_) | None => Reading::Readable,
     });
