@@ -172,17 +172,28 @@ async fn odd_bytes_are_no_server_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_host_is_that_of_the_uri_where_it_has_one() {
+async fn host_counts_that_the_uri_and_the_header_agree_on() {
     let folder = Folder::new();
     let layer = folder.site().await.layer(Refresh::every(LONG));
     let address = serve(mirror().layer(layer.key(Key::new().host()))).await;
     for (path, seen) in [
         ("/a", "/a host=test"),
-        ("http://Shop.example/a", "/a host=shop.example"),
-        ("http://me@shop.example:8080/a", "/a host=shop.example:8080"),
+        ("http://Test/a", "/a host=test"),
+        ("http://me@test/a", "/a host=test"),
     ] {
         assert_eq!(request(address, "GET", path, &[]).await.text(), seen);
     }
+    // The handler may read either, and one host's page must not be stored for the other.
+    for path in ["http://shop.example/a", "http://test:8080/a"] {
+        for _ in 0..2 {
+            let answer = request(address, "GET", path, &[]).await;
+            let how = "perennial; fwd=bypass; detail=no-key";
+            assert_eq!(answer.header("cache-status"), how, "{path}");
+        }
+    }
+    let two_lines = [("host", "shop.example")];
+    let answer = request(address, "GET", "/a", &two_lines).await;
+    assert_ne!(answer.text(), "/a host=shop.example");
 }
 
 /// A handler as with axum's `WebSocketUpgrade`: 426 without an upgrade, or else 101.

@@ -219,8 +219,9 @@ impl Key {
         self
     }
 
-    /// Adds the host with its port to the key, in lowercase: the URI's, or else the `Host`
-    /// header's. A request without a host bypasses the cache.
+    /// Adds the host with its port to the key, in lowercase: the URI's, or else the `Host` header's. A request without a
+    /// host bypasses the cache, and so does one whose URI and `Host` name two: an application that finds its tenant by the
+    /// one would otherwise make a page that is stored for the other.
     ///
     /// ```
     /// # use perennial::Key;
