@@ -13,7 +13,10 @@ use quick_cache::sync::EntryAction;
 use quick_cache::{Lifecycle, OptionsBuilder, Weighter, sync::Cache};
 
 use crate::{
-    cache::{CacheEntry, Meta, Page, Version},
+    cache::{
+        CacheEntry, Meta, Page, Version,
+        thread_copies::{Changes, Copied},
+    },
     event::Observer,
 };
 
@@ -24,7 +27,11 @@ const OVERHEAD: usize = 256 + size_of::<Page>() + size_of::<Version>();
 /// The approximate weight of a small entry.
 const SMALL: u64 = 2048;
 
-pub(crate) struct Memory(Cache<String, CacheEntry, Weight, RandomState, Evictions>);
+pub(crate) struct Memory {
+    entries: Cache<String, CacheEntry, Weight, RandomState, Evictions>,
+    /// Ends the copies of threads.
+    changes: Changes,
+}
 
 /// Collects what has to leave memory, to be reported afterwards.
 #[derive(Clone)]
@@ -78,36 +85,52 @@ impl Memory {
             .weight_capacity(bytes)
             .build()
             .expect("both capacities are given");
-        Self(Cache::with_options(
-            options,
-            Weight,
-            RandomState::default(),
-            Evictions(observer),
-        ))
+        let (hasher, evictions) = (RandomState::default(), Evictions(observer));
+        Self {
+            entries: Cache::with_options(options, Weight, hasher, evictions),
+            changes: Changes::new(),
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.entries.len()
     }
 
     /// Returns the approximate size of all entries, in bytes.
     pub(crate) fn weight(&self) -> u64 {
-        self.0.weight()
+        self.entries.weight()
     }
 
     pub(crate) fn get(&self, key: &str) -> Option<CacheEntry> {
-        self.0.get(key)
+        self.entries.get(key)
+    }
+
+    /// Returns the entry of this key as [`get`](Self::get) does, or a copy of this thread's of a page that the thread has
+    /// served often. Nothing is kept in a copy: what is decoded of it is decoded for each.
+    #[inline]
+    pub(crate) fn get_or_copy(&self, key: &str) -> Option<CacheEntry> {
+        let (copied, counted) = self.changes.get(key);
+        match copied {
+            Copied::Version(version) => Some(CacheEntry::Version(version)),
+            Copied::None { is_hot } => {
+                let entry = self.entries.get(key)?;
+                if is_hot && let CacheEntry::Version(version) = &entry {
+                    self.changes.copy(key, counted, version);
+                }
+                Some(entry)
+            }
+        }
     }
 
     /// Returns the approximate size of the entry of this key, in bytes, or `None` if there is no entry.
     pub(crate) fn weight_of(&self, key: &str) -> Option<u64> {
-        let entry = self.0.peek(key)?;
+        let entry = self.entries.peek(key)?;
         Some(Weight.weight(&key.to_owned(), &entry))
     }
 
     /// Returns the entries without a version. Reads all entries.
     pub(crate) fn without_version(&self) -> Vec<(String, CacheEntry)> {
-        let known = self.0.iter();
+        let known = self.entries.iter();
         known
             .filter(|(_, entry)| !matches!(entry, CacheEntry::Version(_)))
             .collect()
@@ -115,33 +138,36 @@ impl Memory {
 
     /// Returns true if any entry has such metadata. Reads all entries.
     pub(crate) fn any(&self, mut is_it: impl FnMut(&Meta) -> bool) -> bool {
-        self.0.iter().any(|(_, entry)| match &entry {
+        self.entries.iter().any(|(_, entry)| match &entry {
             CacheEntry::Version(version) => is_it(&version.page.meta),
             CacheEntry::HitForPass { meta, .. } | CacheEntry::Cooldown { meta, .. } => is_it(meta),
         })
     }
 
     pub(crate) fn remove(&self, key: &str) {
-        self.0.remove(key);
+        self.entries.remove(key);
+        self.changes.count(key);
     }
 
     /// Changes the page of a key in place. Its weight may change.
     #[cfg(feature = "compression")]
     pub(crate) fn change(&self, key: &str, change: impl FnOnce(&Page)) {
         // This never waits: quick_cache waits only for a placeholder, and this crate makes none.
-        let _ = self.0.entry(key, Some(Duration::ZERO), |_, entry| {
+        let _ = self.entries.entry(key, Some(Duration::ZERO), |_, entry| {
             if let CacheEntry::Version(version) = entry {
                 change(&version.page);
             }
             EntryAction::Retain(())
         });
+        self.changes.count(key);
         // The new weight may exceed the capacity, and the cache checks only here and at an
         // insertion.
-        self.0.set_capacity(self.0.capacity());
+        self.entries.set_capacity(self.entries.capacity());
     }
 
     pub(crate) fn insert(&self, key: &str, entry: CacheEntry) {
-        self.0.insert(key.to_owned(), entry);
+        self.entries.insert(key.to_owned(), entry);
+        self.changes.count(key);
     }
 }
 
@@ -199,7 +225,7 @@ mod tests {
             CacheEntry::Version(Version::new(page.into(), fence, Tick(0), Origin::Stored).into())
         };
         memory.insert("/", entry(content.clone(), Fence(1)));
-        let plain = memory.0.weight();
+        let plain = memory.weight();
         let put = |size| {
             let coded = |size| Response::new(Bytes::from(vec![b'y'; size]));
             memory.change("/", |page| {
@@ -211,19 +237,19 @@ mod tests {
             });
         };
         put(300);
-        let more = memory.0.weight() - plain;
+        let more = memory.weight() - plain;
         assert!(
             (800..800 + 2 * 1500).contains(&more),
             "the bodies and two maps of headers: {more}"
         );
         memory.insert("/", entry(content.clone(), Fence(2)));
         put(2 << 20);
-        assert!(memory.0.weight() <= 1 << 20, "it has to go");
+        assert!(memory.weight() <= 1 << 20, "it has to go");
         memory.change("/elsewhere", |_| panic!("there is none"));
         memory.insert("/", entry(content, Fence(3)));
-        assert_eq!(memory.0.weight(), plain);
+        assert_eq!(memory.weight(), plain);
         memory.remove("/");
-        assert_eq!(memory.0.weight(), 0);
+        assert_eq!(memory.weight(), 0);
     }
 
     /// What an operator sets as the capacity is what the allocator gives.

@@ -205,6 +205,20 @@ impl Meta {
         Self::new(key, stored)
     }
 
+    /// Returns a copy that shares no counter with this one but those of its tags.
+    pub(crate) fn copied(&self) -> Self {
+        Self {
+            key: self.key.clone(),
+            stored: self.stored.clone(),
+            status: self.status,
+            declared: self.declared.clone(),
+            unit: self.unit,
+            scheduled: self.scheduled,
+            verified_after: self.verified_after,
+            validity: AtomicU64::new(self.validity.load(Relaxed)),
+        }
+    }
+
     /// Adds the latest sighting of this process.
     pub(crate) fn seen(mut self, sightings: Sighting) -> Self {
         self.stored.sightings = sightings;

@@ -42,6 +42,7 @@ mod missed;
 pub(crate) mod parts;
 mod peer_leases;
 mod regeneration;
+mod thread_copies;
 
 use std::sync::Arc;
 
@@ -247,9 +248,26 @@ impl Cache {
 
     /// Answers from memory, without a statement or a wait; a sync that is due begins in a task. A request
     /// without an answer goes on to [`visit`](Self::visit).
+    #[inline]
     pub(crate) fn lookup(&self, key: &str, policy: &Refresh, now: Tick) -> Lookup {
+        self.lookup_in(|| self.memory.get_or_copy(key), key, policy, now)
+    }
+
+    /// Answers as [`lookup`](Self::lookup) does, by a version that keeps what is decoded of it.
+    pub(crate) fn lookup_decoded(&self, key: &str, policy: &Refresh, now: Tick) -> Lookup {
+        self.lookup_in(|| self.memory.get(key), key, policy, now)
+    }
+
+    #[inline]
+    fn lookup_in(
+        &self,
+        entry: impl FnOnce() -> Option<CacheEntry>,
+        key: &str,
+        policy: &Refresh,
+        now: Tick,
+    ) -> Lookup {
         let is_due = self.sync.start_if_due(now);
-        let Some(entry) = self.memory.get(key) else {
+        let Some(entry) = entry() else {
             return Lookup::Miss;
         };
         let context = self.environment.context_at(key, policy, now);
@@ -273,7 +291,7 @@ impl Cache {
         }
         let context = self.environment.context_at(key, policy, now);
         let is_busy = || self.regenerations.is_busy(key);
-        let entry = self.memory.get(key)?;
+        let entry = self.memory.get_or_copy(key)?;
         match entry.lookup(&Visitor::arriving_at(now), &context, is_busy) {
             Lookup::Hit(Answer::Version(version)) => Some(version),
             _ => None,

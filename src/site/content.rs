@@ -309,7 +309,7 @@ impl Perennial {
         let answer = if cache.is_off() {
             cache.unstored(key, generate()).await
         } else if run.is_none()
-            && let Lookup::Hit(answer) = cache.lookup(key, &policy, cache.now())
+            && let Lookup::Hit(answer) = cache.lookup_decoded(key, &policy, cache.now())
         {
             answer
         } else {

@@ -72,6 +72,18 @@ impl Codings {
         let _ = self.made.set(made);
     }
 
+    /// Returns a copy with buffers of its own, or `None` if the codings are still to be made.
+    pub(crate) fn copied(&self, modified: Option<LastModified>) -> Option<Self> {
+        let made = match self.made.get()? {
+            Made::Whole(codings) => {
+                let copy = |coded: &Option<Representation>| Some(coded.as_ref()?.copied(modified));
+                Made::Whole(codings.each_ref().map(copy).into())
+            }
+            Made::Pieces(pieces) => Made::Pieces(pieces.clone()),
+        };
+        Some(Self { made: made.into() })
+    }
+
     pub(crate) fn are_made(&self) -> bool {
         self.made.get().is_some()
     }

@@ -220,6 +220,33 @@ impl Version {
     }
 }
 
+impl Version {
+    /// Returns a copy for one thread, or `None` for a page that is large, or that is still to be compressed. The copy
+    /// shares nothing with this version that a hit writes to, and nothing of the application's.
+    pub(crate) fn copied(&self) -> Option<Self> {
+        let (meta, body) = (self.page.meta.copied(), &self.page.body);
+        if body.plain.body.len() > LARGEST_COPY {
+            return None;
+        }
+        let body = Representations {
+            plain: body.plain.copied(meta.stored.modified),
+            #[cfg(feature = "compression")]
+            codings: match &body.codings {
+                Some(codings) => Some(Arc::new(codings.copied(meta.stored.modified)?)),
+                None => None,
+            },
+            age_before: body.age_before,
+            retagged_by: body.retagged_by.clone(),
+            holes: body.holes.clone(),
+            decoded: OnceLock::new(),
+        };
+        Some(Self {
+            page: Arc::new(Page { meta, body }),
+            ..self.clone()
+        })
+    }
+}
+
 impl SameContent for Representations {
     fn is_same(&self, new: &Self) -> bool {
         is_same(&self.plain.response(), &new.plain.response()) && self.holes == new.holes
@@ -370,6 +397,12 @@ impl Representation {
         response
     }
 
+    /// Returns a copy with buffers of its own. `modified` is the date of the version.
+    pub(crate) fn copied(&self, modified: Option<LastModified>) -> Self {
+        let response = self.response();
+        Self::new(response.map(|body| Bytes::copy_from_slice(&body)), modified)
+    }
+
     /// Returns what conditions are evaluated against. `modified` is the generated `Last-Modified`, where the response
     /// has one.
     pub(crate) fn selected(&self, modified: Option<i64>) -> Selected<'_> {
@@ -490,6 +523,9 @@ const COMMON: [&str; 8] = [
     "no-cache",
     "nosniff",
 ];
+
+/// The longest body of a copy for one thread. To write a larger one costs more than what the copy saves.
+const LARGEST_COPY: usize = 64 << 10;
 
 /// The longest body that is copied beside the values of the headers.
 const COPIED: usize = 16 << 10;
