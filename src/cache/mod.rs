@@ -21,6 +21,7 @@
 //! [`entry`], [`content`], [`metadata`], [`epochs`], [`history`] and [`failure`] are values. Start with
 //! [`entry`], and then read `regeneration/machine.rs`.
 
+pub(crate) mod author;
 mod commands;
 #[cfg(all(test, feature = "sqlite", feature = "compression"))]
 mod components;

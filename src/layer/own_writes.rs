@@ -9,7 +9,7 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderValue, header};
 use perennial_store::Epoch;
 
-use crate::cache::{Cache, UNKNOWN_EPOCH};
+use crate::cache::{Cache, UNKNOWN_EPOCH, author};
 
 /// The beginning of the name of a cookie. The rest has the numbers of the site and of the process, and the
 /// value is the epoch of the author's latest invalidation there.
@@ -55,6 +55,23 @@ pub(super) struct OwnWrites {
 }
 
 impl OwnWrites {
+    /// Reads the cookies of a request, where the site tells authors their epochs.
+    #[inline]
+    pub(super) fn of_visitor(headers: &HeaderMap, cache: &Cache) -> Option<Self> {
+        if cache.reads_own_writes() {
+            Self::of(headers, Issuer::of(cache))
+        } else {
+            None
+        }
+    }
+
+    /// Runs code of the author, such as a function of a hole, so that the content which it asks for is as the author
+    /// has to see it.
+    pub(super) async fn scope<F: Future>(self, cache: &Arc<Cache>, run: F) -> F::Output {
+        let min_epoch = self.wait_until_known(cache).await;
+        author::scope(cache.site(), min_epoch, run).await
+    }
+
     /// Reads the cookies of a request. A visitor who invents some deceives nobody else.
     pub(super) fn of(headers: &HeaderMap, here: Issuer) -> Option<Self> {
         let lines = headers.get_all(header::COOKIE).iter();

@@ -6,14 +6,14 @@ use std::{borrow::Cow, convert::Infallible, fmt, sync::Arc, time::Duration};
 use bytes::Bytes;
 use bytestring::ByteString;
 use http::{HeaderValue, Response, header};
-use perennial_store::{Error, ErrorKind, error::BoxError};
+use perennial_store::{Epoch, Error, ErrorKind, error::BoxError};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::Perennial;
 use crate::{
     cache::{
         Answer, Failure, Generate, Generated, Generator, Lookup, Readable, Reading, Version,
-        VisitOptions, parts,
+        VisitOptions, author, parts,
     },
     generation::{Generates, Generation},
     key,
@@ -306,9 +306,11 @@ impl Perennial {
             )));
         }
         let run = parts::generator();
+        let min_epoch = author::min_epoch(cache.site());
         let answer = if cache.is_off() {
             cache.unstored(key, generate()).await
         } else if run.is_none()
+            && min_epoch == Epoch::NONE
             && let Lookup::Hit(answer) = cache.lookup_decoded(key, &policy, cache.now())
         {
             answer
@@ -322,6 +324,7 @@ impl Perennial {
             };
             let options = VisitOptions {
                 has_placeholder,
+                min_epoch,
                 ..VisitOptions::default()
             };
             let visited = match run {
@@ -331,7 +334,11 @@ impl Perennial {
                 }
                 None => cache.visit(key, &policy, options, generate).await,
             };
-            visited.answer
+            if min_epoch == Epoch::NONE {
+                visited.answer
+            } else {
+                cache.or_servable(visited.answer, key, &policy)
+            }
         };
         match answer {
             Answer::Version(version) => Ok(version),

@@ -90,7 +90,8 @@ impl Perennial {
     /// its layers, four at a time.
     ///
     /// Use it after a deploy or at a start, so that no visitor waits for a first version. If several processes do so, one
-    /// generates each page. The pages are read into memory as far as they fit
+    /// generates each page, and the others wait for it, for the [`generator_timeout`](Refresh::generator_timeout) at most.
+    /// The pages are read into memory as far as they fit
     /// ([`Builder::memory_capacity`](crate::Builder::memory_capacity)), so that they outlast an outage of the database.
     /// Run it in a task of its own, so that the start does not wait.
     ///
@@ -98,8 +99,9 @@ impl Perennial {
     /// # async fn f(site: perennial::Perennial, app: axum::Router) {
     /// tokio::spawn(async move {
     ///     for page in site.warm(app, ["/", "/best-sellers", "/books?page=1"]).await {
-    ///         if let Err(error) = page.result {
-    ///             eprintln!("{}: {error:#}", page.path);
+    ///         match page.result {
+    ///             Ok(served) => println!("{}: {served}", page.path),
+    ///             Err(error) => eprintln!("{}: {error:#}", page.path),
     ///         }
     ///     }
     /// });
@@ -110,7 +112,8 @@ impl Perennial {
     /// |---|---|
     /// | `Hit` | there is a fresh version, and memory has it |
     /// | `Generated`, `Collapsed` | a new version was generated |
-    /// | `Stale`, `Unavailable` | another request generates the page, it is in cooldown, or the database is unavailable |
+    /// | `Stale` | there is an old version, and another request generates the next one, or it is in cooldown |
+    /// | `Unavailable` | there is none: the page is in cooldown, or its generator takes too long |
     /// | `Failed` | the generator has failed |
     /// | `Bypass` | the response is not cached |
     ///
@@ -221,12 +224,21 @@ impl Perennial {
             let (service, at_once) = (service.clone(), Arc::clone(&at_once));
             let (cache, caller, text) = (Arc::clone(&self.cache), caller.clone(), path.clone());
             let task = tasks.spawn(async move {
+                let request = request.ok_or_else(|| no_path(&text))?;
+                let again = (service.clone(), request.clone(), caller.clone());
                 // The semaphore is never closed.
-                let _turn = at_once.acquire_owned().await;
-                match request {
-                    Some(request) => answer(&cache, caller, service, request, purpose).await,
-                    None => Err(no_path(&text)),
+                let turn = at_once.acquire().await;
+                let first = answer(&cache, caller, service, request, purpose).await;
+                drop(turn);
+                match first {
+                    Ok(Served::Unavailable) if purpose == Purpose::Warm => {}
+                    first => return first,
                 }
+                // Turns are in the order of the requests for them: several processes first share the pages among
+                // themselves, and each then waits for those that another one is still generating.
+                let _turn = at_once.acquire().await;
+                let (service, request, caller) = again;
+                answer(&cache, caller, service, request, Purpose::Await).await
             });
             paths.insert(task.id(), path);
         }

@@ -12,10 +12,10 @@ use std::{
 
 use axum::{
     Router,
-    http::{HeaderMap, StatusCode, header},
+    http::{HeaderMap, StatusCode, header, request::Parts},
     routing::{get, post},
 };
-use perennial::{Generation, Perennial, Refresh};
+use perennial::{Generation, Perennial, Refresh, layer::Holes};
 use perennial_store::{Backend, Invalidate};
 use tokio::time::{Instant, sleep};
 
@@ -71,6 +71,25 @@ fn process(shared: &Shared, list: &Arc<AtomicUsize>) -> Process {
             list.expect("is generated")
         )
     });
+    // The list as content of its own, in a hole of a page, and on a page that is no visitor's but its own.
+    let (own, shown) = (site.clone(), list.clone());
+    let slow_list = move || {
+        let (site, list) = (own.clone(), shown.clone());
+        async move {
+            let generate = async move |generation: Generation| {
+                generation.tag("list");
+                sleep(GENERATOR).await;
+                Ok::<_, Infallible>(list.load(SeqCst).to_string())
+            };
+            let content = site.content("slow-list", HOUR, generate).await;
+            content.map(|content| content.to_string())
+        }
+    };
+    let in_hole = slow_list.clone();
+    let with_hole = get(async |holes: Holes| holes.text("list"));
+    let with_hole = with_hole.layer(site.layer(HOUR).hole("list", move |_: Parts| in_hole()));
+    let personal = get(async move || slow_list().await.expect("is made"));
+    let personal = personal.layer(site.layer(HOUR).bypass_if(|_| true));
     let change = post(async move || changed.fetch_add(1, SeqCst).to_string());
     let writes = site.invalidate_on_success("list");
     let (own, changed) = (site.clone(), list.clone());
@@ -91,6 +110,8 @@ fn process(shared: &Shared, list: &Arc<AtomicUsize>) -> Process {
                 .post(async || "")
                 .layer(site.layer(HOUR).invalidate_on_unsafe()),
         )
+        .route("/hole", with_hole)
+        .route("/personal", personal)
         .route("/change", change.layer(writes))
         .route(
             "/change-itself",
@@ -197,6 +218,34 @@ async fn author_waits_for_the_version_that_another_process_generates() {
         assert_eq!(shown, number.to_string());
         // Nobody else waits.
         assert_eq!(visitor, ((number - 1).to_string(), Duration::ZERO));
+    }
+}
+
+/// The content is asked for in the author's own request, by a function of a hole or by a handler.
+#[tokio::test(start_paused = true)]
+async fn author_sees_the_change_in_content_of_the_authors_own_request() {
+    for path in ["/hole", "/personal"] {
+        let [here, there] = two_processes().await;
+        for process in [&here, &there] {
+            let (_, shown) = ask(process.address, "GET", path, None).await;
+            assert_eq!(shown, "1");
+        }
+        for number in 2..5 {
+            sleep(Duration::from_secs(2)).await;
+            let cookie = change(here.address).await;
+            // A visitor makes the content stale, gets the old one, and its generator runs.
+            let (_, shown) = ask(there.address, "GET", path, None).await;
+            assert_eq!(shown, (number - 1).to_string(), "{path}");
+            sleep(GENERATOR / 3).await;
+            for process in [&there, &here] {
+                let (_, shown) = ask(process.address, "GET", path, Some(&cookie)).await;
+                assert_eq!(shown, number.to_string(), "{path}");
+            }
+            // Nobody else waits.
+            let begun = Instant::now();
+            ask(here.address, "GET", path, None).await;
+            assert_eq!(begun.elapsed(), Duration::ZERO);
+        }
     }
 }
 

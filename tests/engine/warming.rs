@@ -309,3 +309,30 @@ async fn warmed_pages_outlast_an_outage_after_a_restart() {
         assert!(took < Duration::from_secs(20), "{took:?}");
     }
 }
+
+/// Two processes that start together: one of them generates each page, and both have it in the end.
+#[tokio::test(start_paused = true)]
+async fn page_that_another_process_is_making_is_waited_for() {
+    let shared = Shared::new();
+    let slow = || {
+        let generate = async || {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            "page"
+        };
+        Router::new().route("/{page}", route(generate))
+    };
+    let sites = [shared.site(), shared.site()];
+    let apps = sites
+        .each_ref()
+        .map(|site| slow().layer(site.layer(Refresh::every(DAY))));
+    let pages = ["/a", "/b", "/c", "/d", "/e", "/f"];
+    let warm = |n: usize| sites[n].warm(apps[n].clone(), pages);
+    let (one, other) = tokio::join!(warm(0), warm(1));
+    for answers in [one, other] {
+        for Warmed { path, result, .. } in answers {
+            let served = result.expect("a layer answers");
+            let is_there = matches!(served, Served::Generated | Served::Collapsed | Served::Hit);
+            assert!(is_there, "{path}: {served}");
+        }
+    }
+}

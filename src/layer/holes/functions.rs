@@ -19,6 +19,7 @@ use tokio::task::JoinSet;
 use tracing::Instrument;
 
 use crate::{
+    cache::author,
     clock::Tick,
     timing::{HOLE_LOG_INTERVAL, HOLE_TIMEOUT, STREAMED_HOLE_TIMEOUT},
 };
@@ -301,7 +302,7 @@ impl HoleFunctions {
                 fillings[place] = Filling::Running;
                 running
                     .get_or_insert_with(Running::new)
-                    .spawn(run.in_current_span());
+                    .spawn(author::carried(run).in_current_span());
             } else {
                 let name = &self.names[place];
                 first.push(async move { (place, hole.run(name, visitor, now).await) });

@@ -13,7 +13,11 @@ use super::{outgoing, own_request::OwnRequest, request::Generating, respond::Unf
 use crate::{
     cache::Version,
     http::stored,
-    layer::{Holes, RefreshLayer, ResponseBody, holes::Filled},
+    layer::{
+        Holes, RefreshLayer, ResponseBody,
+        holes::{Filled, Fillings},
+        own_writes::OwnWrites,
+    },
 };
 
 /// What is needed of a request to fill the response to it.
@@ -115,7 +119,7 @@ impl RefreshLayer {
     ) -> Response<ResponseBody<B>> {
         let is_head = visitor.method == Method::HEAD;
         let names = unfilled.names().iter().filter(|_| !is_head);
-        let fillings = self.holes.fill(names, visitor, self.cache.now()).await;
+        let fillings = self.fillings(names, visitor).await;
         let Ok(headers) = self.holes.headers(&fillings) else {
             return refused(response.headers());
         };
@@ -134,6 +138,20 @@ impl RefreshLayer {
         response
     }
 
+    /// Runs the functions of these holes. Content that they ask for is as the visitor has to see it.
+    async fn fillings<'a>(
+        &self,
+        names: impl IntoIterator<Item = &'a Arc<str>>,
+        visitor: Parts,
+    ) -> Fillings {
+        let author = OwnWrites::of_visitor(&visitor.headers, &self.cache);
+        let fill = self.holes.fill(names, visitor, self.cache.now());
+        match author {
+            Some(author) => author.scope(&self.cache, fill).await,
+            None => fill.await,
+        }
+    }
+
     /// Fills a response of the service itself, while it is streamed, or one of the layer's own, which has no holes.
     async fn fill_passed<B: Body<Data = Bytes>>(
         &self,
@@ -141,7 +159,6 @@ impl RefreshLayer {
         parts: Parts,
         holes: Holes,
     ) -> Response<ResponseBody<B>> {
-        let now = self.cache.now();
         // The visitor's own `Holes` is one; every other is the handler's, or its body's.
         let has_marks = holes.may_have_marks();
         if let Some(mistake) = has_marks
@@ -152,7 +169,7 @@ impl RefreshLayer {
             return refused(response.headers());
         }
         let names = self.holes.names().iter().filter(|_| has_marks);
-        let fillings = self.holes.fill(names, parts, now).await;
+        let fillings = self.fillings(names, parts).await;
         let Ok(headers) = self.holes.headers(&fillings) else {
             return refused(response.headers());
         };

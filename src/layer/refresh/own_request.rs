@@ -23,6 +23,8 @@ use crate::{
 pub(crate) enum Purpose {
     /// A missing or a stale page is regenerated, and a stored one is read into memory.
     Warm,
+    /// The same for a page that another process is generating: it is waited for.
+    Await,
     /// Also a fresh page is regenerated.
     Regenerate,
     /// The layer tells what a visitor would get, and generates nothing.
@@ -86,13 +88,17 @@ impl OwnRequest {
         *locked(&self.answers.explanation) = Some(explanation);
     }
 
-    /// Returns the policy for this request, which waits for its own generator, and, unless it demands a
-    /// regeneration, for no other process.
-    pub(super) fn policy(policy: &Refresh) -> Refresh {
+    /// Returns the policy for this request, which waits for its own generator, and for no other process unless its
+    /// purpose says so.
+    pub(super) fn policy(&self, policy: &Refresh) -> Refresh {
+        let follower_wait = match self.purpose {
+            Purpose::Await => policy.generator_timeout,
+            Purpose::Warm | Purpose::Regenerate | Purpose::Explain => Duration::ZERO,
+        };
         policy
             .clone()
             .leader_wait(policy.generator_timeout)
-            .follower_wait(Duration::ZERO)
+            .follower_wait(follower_wait)
     }
 
     /// Runs a generator of this request, and notes its failure.

@@ -44,7 +44,7 @@ use crate::{
         Holes, RefreshLayer, ResponseBody, ResponseFuture,
         future::oneshot as call,
         invalidate::{Change, is_safe},
-        own_writes::{Issuer, OwnWrites},
+        own_writes::OwnWrites,
     },
     mode::Mode,
 };
@@ -140,8 +140,7 @@ impl<S> RefreshService<S> {
         let is_visitors = OwnRequest::of(&parts.extensions).is_none()
             && request::run_context_of(parts).is_none()
             && !explain::may_be_asked(parts, layer);
-        let is_authors = layer.cache.reads_own_writes()
-            && OwnWrites::of(&parts.headers, Issuer::of(&layer.cache)).is_some();
+        let is_authors = OwnWrites::of_visitor(&parts.headers, &layer.cache).is_some();
         if !is_visitors || is_authors || layer.cache.is_off() {
             return Err(None);
         }
@@ -211,11 +210,7 @@ impl<S> RefreshService<S> {
             return ResponseFuture::ready(response);
         }
         let run = run.filter(|run| run.is_generator());
-        let author = if layer.cache.reads_own_writes() {
-            OwnWrites::of(&parts.headers, Issuer::of(&layer.cache))
-        } else {
-            None
-        };
+        let author = OwnWrites::of_visitor(&parts.headers, &layer.cache);
         let is_usual = run.is_none() && author.is_none() && purpose.is_none();
         match layer.cache.lookup(&resource.key, &layer.policy, now) {
             Lookup::Hit(Answer::Version(version)) if is_usual => {
@@ -295,7 +290,13 @@ where
     request
         .extensions_mut()
         .get_or_insert_default::<Generation>();
-    let response = call(shared.inner(), request).await;
+    let author = OwnWrites::of_visitor(request.headers(), &shared.layer.cache);
+    let author = author.filter(|_| why != Bypass::Method && run.is_none());
+    let called = call(shared.inner(), request);
+    let response = match author {
+        Some(author) => author.scope(&shared.layer.cache, called).await,
+        None => called.await,
+    };
     match (run, &response) {
         (Some(run), Ok(response)) if !is_failure(response.status()) => {
             let tags = response.extensions().get::<Tags>().cloned();
@@ -399,8 +400,8 @@ where
     };
     let is_own = own_request.is_some();
     let arrived = layer.cache.now();
-    let policy = match own_request {
-        Some(_) => &OwnRequest::policy(&layer.policy),
+    let policy = match &own_request {
+        Some(own_request) => &own_request.policy(&layer.policy),
         None => &layer.policy,
     };
     let options = VisitOptions {

@@ -1,0 +1,34 @@
+//! The author of a change, as code further down knows it: a function of a hole, or a handler behind a layer that stores
+//! nothing of it, asks for [content](crate::Perennial::content) in the visitor's own task. What a generator asks for is
+//! everybody's, and it runs in a task of its own, without this.
+
+use perennial_store::Epoch;
+
+use super::parts::SiteId;
+
+tokio::task_local! {
+    static AUTHOR: (SiteId, Epoch);
+}
+
+/// Runs the code of a visitor who has to see all invalidations up to this epoch of the site.
+pub(crate) async fn scope<F: Future>(site: SiteId, min_epoch: Epoch, run: F) -> F::Output {
+    AUTHOR.scope((site, min_epoch), run).await
+}
+
+/// Runs the code as in this task, wherever it is polled.
+pub(crate) fn carried<F: Future>(run: F) -> impl Future<Output = F::Output> {
+    let author = AUTHOR.try_with(|author| *author).ok();
+    async move {
+        match author {
+            Some((site, min_epoch)) => scope(site, min_epoch, run).await,
+            None => run.await,
+        }
+    }
+}
+
+/// Returns the epoch that this task's visitor has to see, or [`Epoch::NONE`] for a visitor who has changed nothing.
+pub(crate) fn min_epoch(site: SiteId) -> Epoch {
+    let author = AUTHOR.try_with(|author| *author).ok();
+    let of_site = author.filter(|(of, _)| *of == site);
+    of_site.map_or(Epoch::NONE, |(_, epoch)| epoch)
+}
