@@ -224,6 +224,34 @@ async fn triggers_that_are_missing_changed_or_disabled_are_told(db: Db) {
     }
 }
 
+/// The server names the triggers to such a role, and hides their texts.
+#[cfg(feature = "mysql")]
+#[tokio::test(flavor = "multi_thread")]
+async fn role_that_may_not_read_triggers_is_told_which_right_it_lacks() {
+    let Some(db) = Db::mysql().await else {
+        return;
+    };
+    shop(&db, 1).await;
+    drop(open(&db, patient()).await);
+    let role = format!("reader_{}", std::process::id());
+    db.execute(&format!("CREATE USER {role}@'%' IDENTIFIED BY 'secret'"))
+        .await;
+    let (server, name) = db.url().rsplit_once('/').expect("names a database");
+    let (_, host) = server.rsplit_once('@').expect("has a user");
+    let rights = "SELECT, INSERT, UPDATE, DELETE";
+    let grant = format!("GRANT {rights} ON `{name}`.* TO {role}@'%'");
+    db.execute(&grant).await;
+    let url = format!("mysql://{role}:secret@{host}/{name}");
+    let site = perennial_testkit::open_site(patient().trigger(products()), &url).await;
+    let site = site.expect("opens all the same");
+    let error = site.check_triggers().await.expect_err("cannot know");
+    db.execute(&format!("DROP USER {role}@'%'")).await;
+    assert!(
+        error.to_string().contains("GRANT TRIGGER ON product"),
+        "{error:#}"
+    );
+}
+
 /// A migration has forgotten the template of the page's tag.
 async fn forgotten_template_is_noticed(db: Db) {
     for forgets in [false, true] {

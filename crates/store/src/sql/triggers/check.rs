@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     driver::{Engine, Row},
-    error::Error,
+    error::{Error, ErrorKind},
     sql::{
         Database,
         run::{Arg, Cells, Statement},
@@ -225,7 +225,7 @@ fn words(text: &str) -> Vec<&str> {
 const SQLITE: &str = "SELECT name, sql, 1, 1 FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = $1 COLLATE NOCASE";
 const POSTGRES: &str = "SELECT t.tgname::text, p.prosrc, (CASE WHEN t.tgenabled IN ('O', 'A') THEN 1 ELSE 0 END)::bigint, (t.tgtype & 1)::bigint
     FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid WHERE t.tgrelid = to_regclass($1) AND NOT t.tgisinternal";
-const MYSQL: &str = "SELECT CAST(trigger_name AS CHAR), CAST(action_statement AS CHAR), 1, 1
+const MYSQL: &str = "SELECT CAST(trigger_name AS CHAR), COALESCE(CAST(action_statement AS CHAR), ''), 1, 1
     FROM information_schema.triggers WHERE event_object_schema = DATABASE() AND event_object_table = $1";
 
 async fn installed(
@@ -238,6 +238,20 @@ async fn installed(
         Engine::MySql => MYSQL,
     };
     let rows = ask(database, query, &[&plan.table_argument()]).await?;
+    // The server names the triggers, and hides their texts.
+    if rows
+        .iter()
+        .any(|row| row.name(1).is_ok_and(|text| text.is_empty()))
+    {
+        let table = &plan.trigger.table;
+        return Err(Error::with_message(
+            ErrorKind::Database,
+            format!(
+                "the triggers of the table {table} cannot be compared: this role may not read them; GRANT TRIGGER ON {table} TO the role, or check \
+                 them by `perennial triggers --check` as another role"
+            ),
+        ));
+    }
     let installed = rows.iter().map(|row| {
         let installed = Installed {
             text: row.name(1)?,
