@@ -260,8 +260,8 @@ impl Claim {
         Some(after.saturating_sub(self.begun.elapsed()))
     }
 
-    /// Marks all rows as completed, by `-` and the lock id in the lock column. Returns their
-    /// number, without those that this claim has lost.
+    /// Marks all rows as completed: the lock column then has the lock id with `-` in the place of its first character, so
+    /// that `lock_id LIKE '-%'` finds what is completed. Returns the number of rows, without those that this claim has lost.
     ///
     /// # Errors
     ///

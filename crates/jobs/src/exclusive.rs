@@ -29,7 +29,8 @@ pub use service::ExclusiveService;
 /// The service finds the lease's [`Fence`](crate::Fence) in the request's extensions. The lock is
 /// released when the service has answered, panics or returns an error, or when the client
 /// disconnects. A request that does not get the lock in time gets 409, or 503 if the database
-/// fails, with a problem body (RFC 9457).
+/// fails, with a problem body (RFC 9457). It names the lock and the [action](Self::action) of the refused request, and not
+/// the holder, whose label names a machine: [`Locks::inspect`] tells an operator who that is.
 ///
 /// **The name must be the one that the service uses**, not the text of the path: `/albums/7`,
 /// `/albums/07` and `/albums/%37` may be one album. A name takes a row in the database until an hour
@@ -68,8 +69,8 @@ impl ExclusiveLayer {
         self
     }
 
-    /// Sets the route's purpose, which a refused client and [`Locks::inspect`] see; its first 100
-    /// bytes are stored.
+    /// Sets the route's purpose: a refused client is told what was not begun, and [`Locks::inspect`] what the holder does.
+    /// Its first 100 bytes are stored. Default: none.
     pub fn action(mut self, action: impl Into<String>) -> Self {
         self.action = action.into().into();
         self

@@ -154,7 +154,12 @@ impl Error {
 
     /// Creates the error for a lock that was not free; `details` continues the message.
     pub fn taken(name: &str, wait: Duration, details: &str) -> Self {
-        let message = format!("the lock {name:?} was not free within {wait:?}{details}");
+        let within = if wait.is_zero() {
+            String::new()
+        } else {
+            format!(" within {wait:?}")
+        };
+        let message = format!("the lock {name:?} was not free{within}{details}");
         Self::with_message(ErrorKind::Taken, message)
     }
 

@@ -93,12 +93,13 @@ impl ExclusiveLayer {
         let name = name.as_str();
         let (status, detail, retry_in) = match error {
             None => {
-                let action = match &*self.action {
-                    "" => "this",
-                    action => action,
+                let this = match &*self.action {
+                    "" => "this request".to_owned(),
+                    action => format!("this request for {action:?}"),
                 };
-                let detail =
-                    format!("{name:?} is in use: {action:?} was not begun; try again later");
+                let detail = format!(
+                    "{name:?} is in use by another request: {this} was not begun; try again later"
+                );
                 (self.refusal, detail, Some(self.wait))
             }
             Some(error) if error.kind() == ErrorKind::Lost => {
