@@ -68,7 +68,7 @@ impl Perennial {
     }
 
     /// Returns the figures of the processes that [share](Self::share_stats) theirs, the latest ones first, a thousand at
-    /// most. A process that has crashed is among them for up to an hour, with the time since its last sign of life.
+    /// most. One that was [shut down](Self::shutdown) is not among them. A process that has crashed is among them for up to an hour, with the time since its last sign of life.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {

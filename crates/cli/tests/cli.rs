@@ -850,6 +850,7 @@ async fn doctor_names_each_right_and_each_kind_of_read_only() {
                 "invalidation",
                 "outbox",
                 "request",
+                "process",
             ],
         );
         let (_, rest) = db.url.split_once('@').expect("names a user");

@@ -476,7 +476,8 @@ impl RefreshLayer {
     /// Stores a response only if the function returns `true` for its head. Of several functions, each has to.
     ///
     /// Use it where the handler's response does not say by its headers that it is not worth storing: an empty search
-    /// result, an error page with the status 200. A response that is not stored is one visitor's own, as after
+    /// result, an error page with the status 200. The function does not see the body: a handler that decides by it sets a
+    /// header of its own, and tells the function by that. A response that is not stored is one visitor's own, as after
     /// [`bypass_if`](Self::bypass_if), and the stored page, if there is one, is removed. A handler that wants to keep it
     /// answers with a status of 500 to 599. As the response is there only after the generator has run, the first such
     /// request runs the service twice; then the service itself answers the requests for the policy's

@@ -14,13 +14,14 @@ use crate::{Failure, Result, open::Source, print::time};
 const TRIAL: &str = "perennial-doctor";
 
 /// The tables, each with a column that is never NULL.
-const TABLES: [(&str, &str); 6] = [
+const TABLES: [(&str, &str); 7] = [
     ("schema", "id"),
     ("lock", "name"),
     ("entry", "name"),
     ("invalidation", "name"),
     ("outbox", "id"),
     ("request", "name"),
+    ("process", "name"),
 ];
 
 /// A lease longer than this keeps a lock for long after a crash.
