@@ -6,6 +6,7 @@ macro_rules! chapters {
     ($($name:ident $file:literal,)*) => {$(
         #[doc = "
 [alerts]: https://docs.rs/crate/perennial/latest/source/docs/monitoring/alerts.yml
+[author]: crate::guide::invalidation#who-sees-the-change-when
 [around-a-router]: crate::layer::RefreshLayer#around-a-router
 [cached]: crate::guide::is_my_page_cached
 [cdn]: crate::guide::operating#a-cdn-in-front

@@ -4,7 +4,7 @@
 
 use perennial_store::Epoch;
 
-use super::parts::SiteId;
+use crate::cache::parts::SiteId;
 
 tokio::task_local! {
     static AUTHOR: (SiteId, Epoch);

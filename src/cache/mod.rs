@@ -12,8 +12,10 @@
 //! | [`invalidation`] | the timeline of the sync, the outbox's rows to do again | housekeeping, invalidation_list, missed, peer_leases |
 //! | [`housekeeping`] | when to prune and to check the capacity | – |
 //! | [`missed`] | pages that have changed without an invalidation: a regeneration adds them, the sync judges them | – |
-//! | [`memory`] | the entries | – |
+//! | [`memory`] | the entries | thread_copies |
+//! | [`thread_copies`] | each thread's copies of the pages that it serves most often | – |
 //! | [`parts`] | what a running generator inherits | – |
+//! | [`author`] | the change whose author this task serves | parts |
 //! | [`peer_leases`] | the leases of other processes: a regeneration adds those that it meets, the sync ends them | – |
 //! | [`environment`] | – (the store, the locks, the clock, the list and the settings, for all of them) | invalidation_list |
 //! | [`invalidation_list`] | what is invalidated, as far as this process knows | – |

@@ -22,7 +22,7 @@ use std::{
 
 use foldhash::fast::FixedState;
 
-use super::Version;
+use crate::cache::Version;
 
 /// The number of groups of keys. A change of a key ends the copies of its group.
 const GROUPS: usize = 64;

@@ -90,7 +90,7 @@ impl Perennial {
     /// its layers, four at a time.
     ///
     /// Use it after a deploy or at a start, so that no visitor waits for a first version. If several processes do so, one
-    /// generates each page, and the others wait for it, for the [`generator_timeout`](Refresh::generator_timeout) at most.
+    /// generates each page, and the others wait for it, for the [`generator_timeout`](crate::Refresh::generator_timeout) at most.
     /// The pages are read into memory as far as they fit
     /// ([`Builder::memory_capacity`](crate::Builder::memory_capacity)), so that they outlast an outage of the database.
     /// Run it in a task of its own, so that the start does not wait.

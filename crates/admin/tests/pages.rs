@@ -436,7 +436,8 @@ async fn figures_have_a_schema_and_the_stream_ends_with_the_shutdown() {
     assert_eq!(entries["entries"][0]["key"], "/a");
     assert_eq!(entries["entries"][0]["history"][0]["reason"], "miss");
     let locks = json("/cache/locks.json").await;
-    assert_eq!(locks["locks"][0]["name"], "import");
+    let locks = locks["locks"].as_array().expect("is a list").iter();
+    assert!(locks.map(|lock| &lock["name"]).any(|name| name == "import"));
     lease.release().await.expect("is released");
 
     let request = Request::get("/cache/live").header("user", "guest");
