@@ -93,7 +93,7 @@ async fn warm_pages_are_served_and_cold_ones_generated_whatever_happens_to_the_d
                 let options = format!("{}?mode=rwc", folder.url())
                     .parse::<sqlx::sqlite::SqliteConnectOptions>();
                 let pool = SqlitePool::connect_with(
-                    options.expect("a URL").pragma("max_page_count", "15"),
+                    options.expect("a URL").pragma("max_page_count", "17"),
                 );
                 let pool = pool.await.expect("opens");
                 patient().with_pool(pool).await.expect("prepares")
