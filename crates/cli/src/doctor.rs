@@ -42,8 +42,12 @@ struct Finding {
 }
 
 /// The checks in their order, each with its subject.
-const CHECKS: [(&str, &str); 16] = [
+const CHECKS: [(&str, &str); 17] = [
     ("connection", "the database answers, and how fast"),
+    (
+        "encryption",
+        "a connection that leaves this machine is encrypted",
+    ),
     ("version", "the server is new enough"),
     ("tables", "Perennial's tables are there"),
     ("rights", "this role may read and change each table"),

@@ -4,6 +4,7 @@ mod change;
 mod claims;
 mod doctor;
 mod explain;
+mod init;
 #[cfg(target_os = "linux")]
 mod keep;
 mod open;
@@ -114,6 +115,9 @@ enum Command {
         #[arg(long, default_value = "90d", value_parser = parse_duration)]
         unused: Duration,
     },
+    /// Print what a new site needs, to be copied: the lines of Cargo.toml for the database, a first layer, and the next
+    /// commands. Connects to nothing.
+    Init,
     /// Print the statements that make the tables, for an administrator. Connects to nothing.
     Ddl,
     /// Print the triggers by which the database makes pages stale when rows of a table change, or check them. Installs
@@ -285,6 +289,7 @@ async fn carry_out(options: Options) -> Result {
             print::line(ddl.trim_end());
             Ok(())
         }
+        Command::Init => init::print(source),
         Command::Triggers(options) => options.run(source).await,
         Command::Run(run) => run.run(source).await,
         #[cfg(target_os = "linux")]

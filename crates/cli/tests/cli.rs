@@ -753,6 +753,41 @@ async fn run_makes_no_database() {
     assert!(!folder.path().join("site.db").exists());
 }
 
+#[test]
+fn new_site_is_told_what_to_copy() {
+    let init = |url: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_perennial"));
+        let output = command
+            .args(["init", "--database", url])
+            .output()
+            .expect("runs");
+        let said = [output.stdout, output.stderr].concat();
+        (
+            String::from_utf8(said).expect("is text"),
+            output.status.code(),
+        )
+    };
+    for (url, features) in [
+        ("sqlite://site.db", "perennial = \"0.1\"\n"),
+        ("postgres://me:secret@db.example/site", "\"postgres\""),
+        ("mysql://me:secret@db.example/site", "\"mysql\""),
+    ] {
+        let (said, status) = init(url);
+        assert_eq!(status, Some(0), "{said}");
+        assert!(
+            said.contains(features) && said.contains("site.layer("),
+            "{said}"
+        );
+        assert!(!said.contains("secret"), "{said}");
+    }
+    let (said, status) = init("redis://me:secret@host");
+    assert_eq!(status, Some(1));
+    assert!(
+        said.contains("sqlite://site.db") && !said.contains("secret"),
+        "{said}"
+    );
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn doctor_finds_what_is_wrong() {
     for db in Db::all() {
@@ -770,12 +805,19 @@ async fn doctor_finds_what_is_wrong() {
         let results: Vec<_> = checks["checks"].as_array().into_iter().flatten().collect();
         // As many as there are, and as the guide says.
         let (list, _) = db.run(&["doctor", "--list"]);
-        assert_eq!(list.lines().count(), 1 + 16, "{list}");
-        assert_eq!(results.len(), 16, "{checks}");
+        assert_eq!(list.lines().count(), 1 + 17, "{list}");
+        assert_eq!(results.len(), 17, "{checks}");
         assert!(
             results.iter().all(|it| it["result"] != "not-checked"),
             "{checks}"
         );
+        if !db.url.starts_with("sqlite") {
+            let (text, status) = db.run(&["doctor", "encryption"]);
+            assert!(
+                status == 0 && text.contains("does not leave this machine"),
+                "{text}"
+            );
+        }
         let (text, status) = db.run(&["doctor", "connection", "rights"]);
         assert!(status == 0 && text.lines().count() == 2, "{text}");
         assert_eq!(db.run(&["doctor", "nonsense"]).1, 1);
@@ -1083,6 +1125,8 @@ async fn server_that_insists_on_tls_is_reached() {
             let (said, status) = db.run(&[command]);
             assert_eq!(status, 0, "{command}: {said}");
         }
+        let (said, status) = db.run(&["doctor", "encryption"]);
+        assert!(status == 0 && said.contains("is encrypted"), "{said}");
         db.url = match kind {
             "POSTGRES" => format!("{address}?sslmode=disable"),
             _ => format!("{address}?ssl-mode=DISABLED"),

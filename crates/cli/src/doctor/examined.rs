@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 use perennial::Perennial;
 use perennial_admin::{self as report, Report};
 use perennial_store::sql::{dialect_of, statements::Dialect};
-use sqlx::{AnyConnection, AssertSqlSafe, query_scalar};
+use sqlx::{AnyConnection, AssertSqlSafe, query_as, query_scalar};
 
 use super::Verdict;
 use crate::{Failure, Result, open::Source, print::time};
@@ -90,6 +90,13 @@ impl<'a> ExaminedDatabase<'a> {
         Ok(texts.fetch_all(&mut self.connection).await?)
     }
 
+    /// Returns the second column of a row, as `SHOW` has it, or an empty text if there is no row.
+    pub(super) async fn shown(&mut self, sql: &str) -> Result<String> {
+        let shown = query_as::<_, (String, String)>(AssertSqlSafe(sql.to_owned()));
+        let shown = shown.fetch_optional(&mut self.connection).await?;
+        Ok(shown.map(|(_, value)| value).unwrap_or_default())
+    }
+
     pub(super) async fn number(&mut self, sql: &str) -> Result<i64> {
         let number = query_scalar::<_, i64>(AssertSqlSafe(sql.to_owned()));
         Ok(number.fetch_one(&mut self.connection).await?)
@@ -98,6 +105,7 @@ impl<'a> ExaminedDatabase<'a> {
     pub(super) async fn check(&mut self, id: &str) -> Checked {
         match id {
             "connection" => self.connection().await,
+            "encryption" => self.encryption().await,
             "version" => self.version().await,
             "tables" => self.tables().await,
             "rights" => self.rights().await,

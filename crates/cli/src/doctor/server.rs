@@ -28,6 +28,46 @@ impl ExaminedDatabase<'_> {
         }
     }
 
+    pub(super) async fn encryption(&mut self) -> Checked {
+        let (is_encrypted, is_local) = match self.kind {
+            Kind::Sqlite => return Ok(None),
+            Kind::Postgres => (
+                self.number("SELECT count(*) FROM pg_stat_ssl WHERE pid = pg_backend_pid() AND ssl").await? != 0,
+                // A Unix socket has no address.
+                self.number(
+                    "SELECT coalesce(inet_client_addr() <<= inet '127.0.0.0/8' OR inet_client_addr() = inet '::1', true)::int::bigint",
+                )
+                .await?
+                    != 0,
+            ),
+            Kind::MySql => {
+                let cipher = self.shown("SHOW SESSION STATUS LIKE 'Ssl_cipher'").await?;
+                let user = self.text("SELECT CAST(USER() AS CHAR)").await?;
+                let host = user.rsplit('@').next().unwrap_or_default();
+                let is_local = matches!(host, "localhost" | "127.0.0.1" | "::1");
+                (!cipher.is_empty(), is_local)
+            }
+        };
+        let setting = match self.kind {
+            Kind::MySql => "ssl-mode=VERIFY_IDENTITY",
+            Kind::Sqlite | Kind::Postgres => "sslmode=verify-full",
+        };
+        match (is_encrypted, is_local) {
+            (true, _) => found(Verdict::Ok, "the connection is encrypted"),
+            (false, true) => found(
+                Verdict::Ok,
+                "the connection is not encrypted, and does not leave this machine",
+            ),
+            (false, false) => found(
+                Verdict::Warning,
+                format!(
+                    "the connection is not encrypted, and others on the network may read pages and passwords: write `{setting}` into the URL, and \
+                     give the site Perennial's feature `tls-rustls`"
+                ),
+            ),
+        }
+    }
+
     pub(super) async fn version(&mut self) -> Checked {
         let (sql, least) = match self.kind {
             Kind::Sqlite => ("SELECT sqlite_version()", (3, 35)),
