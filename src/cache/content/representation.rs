@@ -224,10 +224,11 @@ impl Version {
     /// Returns a copy for one thread, or `None` for a page that is large, or that is still to be compressed. The copy
     /// shares nothing with this version that a hit writes to, and nothing of the application's.
     pub(crate) fn copied(&self) -> Option<Self> {
-        let (meta, body) = (self.page.meta.copied(), &self.page.body);
+        let body = &self.page.body;
         if body.plain.body.len() > LARGEST_COPY {
             return None;
         }
+        let meta = self.page.meta.copied();
         let body = Representations {
             plain: body.plain.copied(meta.stored.modified),
             #[cfg(feature = "compression")]
