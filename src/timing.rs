@@ -82,6 +82,9 @@ pub(crate) const PROCESS_STATS_INTERVAL: Duration = Duration::from_secs(10);
 /// The time after which the figures of a silent process are removed.
 pub(crate) const PROCESS_FORGOTTEN_AFTER: Duration = Duration::from_secs(3600);
 
+/// The time that the author of a change waits for new content: shorter than [`HOLE_TIMEOUT`].
+pub(crate) const AUTHOR_CONTENT_WAIT: Duration = Duration::from_secs(4);
+
 /// The time that the function of a hole may take for one visitor, who waits for it.
 pub(crate) const HOLE_TIMEOUT: Duration = Duration::from_secs(5);
 

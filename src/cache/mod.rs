@@ -59,7 +59,7 @@ use crate::{
     event::{Bypass, MissedInvalidation, Observer, Stats},
     mode::Mode,
     policy::Refresh,
-    timing::RECHECK_INTERVAL,
+    timing::{AUTHOR_CONTENT_WAIT, RECHECK_INTERVAL},
 };
 
 use commands::Commands;
@@ -311,6 +311,27 @@ impl Cache {
     ) -> Visited {
         let visit = self.regenerations.visit(key, policy, options, generate);
         visit.await
+    }
+
+    /// Visits content for the author of a change, for a limited time: what the author waits in has a limit of its own,
+    /// such as a hole, and would show nothing. Afterwards the author gets what others get.
+    pub(crate) async fn visit_as_author(
+        &self,
+        visit: impl Future<Output = Visited>,
+        key: &str,
+        policy: &Refresh,
+    ) -> Visited {
+        let visited = tokio::time::timeout(AUTHOR_CONTENT_WAIT, visit).await;
+        let Visited { answer, leads } = visited.unwrap_or(Visited {
+            answer: Answer::Unavailable {
+                retry_in: RECHECK_INTERVAL,
+            },
+            leads: false,
+        });
+        Visited {
+            answer: self.or_servable(answer, key, policy),
+            leads,
+        }
     }
 
     /// Visits a page as a part of the content that `run` generates. An invalidated version is not good enough

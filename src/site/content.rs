@@ -332,13 +332,15 @@ impl Perennial {
                     let visit = cache.visit_as_part(key, &policy, &run, options, generate);
                     visit.await
                 }
-                None => cache.visit(key, &policy, options, generate).await,
+                None if min_epoch == Epoch::NONE => {
+                    cache.visit(key, &policy, options, generate).await
+                }
+                None => {
+                    let visit = cache.visit(key, &policy, options, generate);
+                    cache.visit_as_author(visit, key, &policy).await
+                }
             };
-            if min_epoch == Epoch::NONE {
-                visited.answer
-            } else {
-                cache.or_servable(visited.answer, key, &policy)
-            }
+            visited.answer
         };
         match answer {
             Answer::Version(version) => Ok(version),

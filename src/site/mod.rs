@@ -577,7 +577,8 @@ impl Perennial {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future cancels nothing.
+    /// Dropping the future cancels no regeneration. A process that [shares its figures](Self::share_stats) then stays among
+    /// the [`processes`](Self::processes) for an hour.
     pub async fn shutdown(&self) {
         self.cache.shutdown().await;
         self.sharing.end(&self.cache).await;

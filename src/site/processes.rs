@@ -35,8 +35,8 @@ impl Perennial {
     /// all processes that do. Default: nobody else sees the figures.
     ///
     /// A task writes one row of some 2 KB into the database, now and each ten seconds, until the
-    /// [shutdown](Self::shutdown), or until the site is dropped. The row of a process that has crashed is removed an hour
-    /// later, when another process begins to share. Further calls do nothing.
+    /// [shutdown](Self::shutdown), or until the site is dropped. The row of a process that has crashed is removed within
+    /// two hours by another process that shares. Further calls do nothing.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
@@ -87,7 +87,8 @@ impl Perennial {
             .store()
             .call(Processes::new(MAX_PROCESSES))
             .await?;
-        Ok(rows.iter().filter_map(ProcessStats::decode).collect())
+        let recent = rows.iter().filter(|row| row.age < PROCESS_FORGOTTEN_AFTER);
+        Ok(recent.filter_map(ProcessStats::decode).collect())
     }
 }
 
@@ -103,10 +104,11 @@ impl Sharing {
 
 /// Writes the figures until the site ends.
 async fn share(cache: Weak<Cache>, shared: Arc<Shared>) {
-    let mut is_first = true;
+    let mut forgotten_at: Option<Instant> = None;
     while let Some(cache) = cache.upgrade() {
-        if is_first {
-            is_first = shared.forget(&cache).await.is_err();
+        let is_due = forgotten_at.is_none_or(|at| at.elapsed() >= PROCESS_FORGOTTEN_AFTER);
+        if is_due && shared.forget(&cache).await.is_ok() {
+            forgotten_at = Some(Instant::now());
         }
         if !shared.note(&cache).await {
             return;

@@ -249,6 +249,46 @@ async fn author_sees_the_change_in_content_of_the_authors_own_request() {
     }
 }
 
+/// The wait for content ends before that of the hole does, which would show nothing.
+#[tokio::test(start_paused = true)]
+async fn author_gets_the_old_content_where_the_new_one_takes_longer_than_a_hole() {
+    let shared = Shared::new();
+    let site = Perennial::builder()
+        .read_own_writes()
+        .with_store(Box::new(Counted::new(&shared)));
+    let site = site.expect("opens");
+    let (content, runs) = (site.clone(), Arc::new(AtomicUsize::new(0)));
+    let list = move || {
+        let (site, runs) = (content.clone(), runs.clone());
+        async move {
+            let generate = async move |generation: Generation| {
+                generation.tag("list");
+                let run = runs.fetch_add(1, SeqCst);
+                sleep(Duration::from_secs(if run == 0 { 0 } else { 20 })).await;
+                Ok::<_, Infallible>(run.to_string())
+            };
+            let content = site.content("list", HOUR, generate).await;
+            content.map(|content| content.to_string())
+        }
+    };
+    let page = get(async |holes: Holes| holes.text("list"));
+    let layer = site.layer(HOUR).hole("list", move |_: Parts| list());
+    let change = post(async || "").layer(site.invalidate_on_success("list"));
+    let app = Router::new()
+        .route("/", page.layer(layer))
+        .route("/change", change);
+    let address = here(app);
+    assert_eq!(ask(address, "GET", "/", None).await.1, "0");
+    let cookie = change_by(address, "/change").await;
+    let begun = Instant::now();
+    assert_eq!(ask(address, "GET", "/", Some(&cookie)).await.1, "0");
+    assert!(
+        begun.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        begun.elapsed()
+    );
+}
+
 /// A generator that has read the list before the change is not the author's.
 #[tokio::test(start_paused = true)]
 async fn author_does_not_share_a_generation_that_began_before_the_change() {

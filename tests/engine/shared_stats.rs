@@ -86,6 +86,7 @@ async fn process_that_ends_leaves_the_list_and_a_crashed_one_an_hour_later() {
         "{processes:?}"
     );
     advance(HOUR).await;
+    assert_eq!(listed(&one).await, pairs([("1", 0)]));
     let late = process(&database, "4");
     late.share_stats();
     advance(SECOND).await;

@@ -70,22 +70,29 @@ pub fn seconds(time: Duration) -> u64 {
     time.as_secs_f64().ceil().max(1.0) as u64
 }
 
-/// Returns the host of a request, in lowercase. `None` means that the request names none, or several.
-///
-/// By RFC 9112 §3.2.2 the URI's host counts, and `Host` is ignored. Many applications read `Host` alone, though, and would
-/// make a page of the one host that is stored for the other.
+/// Returns the host of a request, in lowercase. By RFC 9112 §3.2.2 the URI's host counts, and `Host` is ignored.
 pub fn host(uri: &Uri, headers: &HeaderMap) -> Option<Vec<u8>> {
+    hosts(uri, headers).next().map(<[u8]>::to_ascii_lowercase)
+}
+
+/// Returns the host of a request, in lowercase. `None` means that the request names none, or several: many applications
+/// read `Host` alone, and would make a page of the one host that is stored for the other.
+pub fn only_host(uri: &Uri, headers: &HeaderMap) -> Option<Vec<u8>> {
+    let mut hosts = hosts(uri, headers);
+    let host = hosts.next()?;
+    hosts
+        .all(|other| other.eq_ignore_ascii_case(host))
+        .then(|| host.to_ascii_lowercase())
+}
+
+fn hosts<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> impl Iterator<Item = &'a [u8]> {
     // Without the user information before the host.
     let of_uri = uri
         .authority()
         .and_then(|it| it.as_str().rsplit('@').next());
     let of_headers = headers.get_all(header::HOST).into_iter();
     let of_uri = of_uri.map(str::as_bytes).into_iter();
-    let mut hosts = of_uri.chain(of_headers.map(HeaderValue::as_bytes));
-    let host = hosts.next()?;
-    hosts
-        .all(|other| other.eq_ignore_ascii_case(host))
-        .then(|| host.to_ascii_lowercase())
+    of_uri.chain(of_headers.map(HeaderValue::as_bytes))
 }
 
 /// Returns the trimmed members of a list header, from all its lines.

@@ -8,7 +8,7 @@ use std::{borrow::Cow, fmt, sync::Arc};
 
 use form_urlencoded::byte_serialize;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, header, request::Parts};
-use perennial_store::{http_util::host, name::IntoNames};
+use perennial_store::{http_util::only_host, name::IntoNames};
 
 use crate::{
     http::fields,
@@ -240,10 +240,10 @@ impl Key {
     /// Returns the key of the request without the parts for headers, host and nesting: the key that
     /// `invalidate` takes.
     pub(super) fn resource(&self, parts: &Parts) -> Option<String> {
-        let resource = self.of_any_length(parts)?;
+        let resource = self.without_variant(parts)?;
         Some(match &self.base {
             Base::Name(name) => name.to_string(),
-            // The parts after `#` are the inner path, the host and the headers.
+            // The parts after `#` are the query as it was sent, and the inner path.
             Base::Uri(_) | Base::By(_) => resource.key.split('#').next()?.to_owned(),
         })
     }
@@ -268,6 +268,21 @@ impl Key {
 
     #[inline]
     fn of_any_length<'a>(&'a self, parts: &'a Parts) -> Option<Resource<'a>> {
+        let Resource { key, seen } = self.without_variant(parts)?;
+        if self.headers.is_empty() && !self.host {
+            return Some(Resource { key, seen });
+        }
+        // A path has no `#`, and an encoded value has no `#`, `&` or `=`.
+        let variant = self.variant(&parts.uri, &parts.headers)?;
+        Some(Resource {
+            key: Cow::Owned(format!("{key}#{variant}")),
+            seen,
+        })
+    }
+
+    /// Returns the resource without the parts of its key for the host and the headers.
+    #[inline]
+    fn without_variant<'a>(&'a self, parts: &'a Parts) -> Option<Resource<'a>> {
         let routed = || is_routed(parts);
         let seen = match &self.base {
             Base::Uri(query) => key::of_request(&parts.uri, query, routed)?,
@@ -298,15 +313,7 @@ impl Key {
             }
             Base::Uri(_) | Base::By(_) => key_of_original(parts, seen.clone()),
         };
-        if self.headers.is_empty() && !self.host {
-            return Some(Resource { key, seen });
-        }
-        // A path has no `#`, and an encoded value has no `#`, `&` or `=`.
-        let variant = self.variant(&parts.uri, &parts.headers)?;
-        Some(Resource {
-            key: Cow::Owned(format!("{key}#{variant}")),
-            seen,
-        })
+        Some(Resource { key, seen })
     }
 
     /// Returns the parts of the key for the host and the headers, or `None` if the request names no host.
@@ -314,7 +321,7 @@ impl Key {
         let mut variant = String::new();
         if self.host {
             variant.push_str("host=");
-            variant.extend(byte_serialize(&host(uri, headers)?));
+            variant.extend(byte_serialize(&only_host(uri, headers)?));
         }
         for name in &self.headers {
             for value in headers.get_all(name) {
@@ -335,7 +342,7 @@ impl Key {
             }
         }
         if self.host
-            && let Some(host) = host(&from.uri, &from.headers)
+            && let Some(host) = only_host(&from.uri, &from.headers)
             && let Ok(host) = HeaderValue::try_from(host)
         {
             to.insert(header::HOST, host);

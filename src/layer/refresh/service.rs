@@ -291,7 +291,8 @@ where
         .extensions_mut()
         .get_or_insert_default::<Generation>();
     let author = OwnWrites::of_visitor(request.headers(), &shared.layer.cache);
-    let author = author.filter(|_| why != Bypass::Method && run.is_none());
+    let waits = !matches!(why, Bypass::Method | Bypass::Off) && run.is_none();
+    let author = author.filter(|_| waits);
     let called = call(shared.inner(), request);
     let response = match author {
         Some(author) => author.scope(&shared.layer.cache, called).await,
