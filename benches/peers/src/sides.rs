@@ -46,17 +46,15 @@ pub enum Side {
     TowerHttpCache,
     /// The faster format; the default is JSON.
     Hitbox,
-    HttpCacheTowerServer,
 }
 
 impl Side {
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 5] = [
         Self::Bare,
         Self::Perennial,
         Self::AxumResponseCache,
         Self::TowerHttpCache,
         Self::Hitbox,
-        Self::HttpCacheTowerServer,
     ];
 
     pub fn name(self) -> &'static str {
@@ -66,12 +64,15 @@ impl Side {
             Self::AxumResponseCache => "axum-response-cache",
             Self::TowerHttpCache => "tower-http-cache",
             Self::Hitbox => "hitbox",
-            Self::HttpCacheTowerServer => "http-cache-tower-server",
         }
     }
 
     pub async fn router(self, size: usize) -> Router {
-        let router = bare(size);
+        self.around(bare(size)).await
+    }
+
+    /// Returns the router with the cache around each route.
+    pub async fn around(self, router: Router) -> Router {
         let router = match self {
             Self::Bare => router,
             Self::Perennial => router.layer(layer().await),
@@ -109,12 +110,6 @@ impl Side {
                     .backend(memory)
                     .config(config);
                 router.layer(cache.build())
-            }
-            Self::HttpCacheTowerServer => {
-                let memory = http_cache::MokaManager::new(http_cache::MokaCache::new(1000));
-                let cache = http_cache_tower_server::ServerCacheLayer::new(memory);
-                let failed = HandleErrorLayer::new(failed);
-                router.layer(ServiceBuilder::new().layer(failed).layer(cache))
             }
         };
         router.with_state(())

@@ -111,7 +111,6 @@ pub fn with_hole(plain: &Perennial, site: &Perennial, size: usize) -> (Router, R
 }
 
 /// A typical page of a shop.
-#[cfg(feature = "compression")]
 pub fn shop(size: usize) -> Router {
     let body: &'static str = shop_text(size).leak();
     router(get(async move || {
