@@ -23,7 +23,8 @@ pub use counters::Stats;
 pub use observer::Events;
 pub(crate) use observer::{Frequent, Observer};
 pub use perennial_store::{Epoch, LockLoss};
-pub use process_stats::ProcessStats;
+pub(crate) use process_stats::LastHour;
+pub use process_stats::{MinuteStats, ProcessStats};
 pub use words::{Bypass, Outcome, Reason, Served};
 
 /// An event of a site in this process.

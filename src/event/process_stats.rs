@@ -1,6 +1,9 @@
 //! What a process tells the other processes of its site about itself, as JSON in a row of the database.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    collections::VecDeque,
+    time::{Duration, SystemTime},
+};
 
 use perennial_store::{
     ProcessRow,
@@ -8,7 +11,7 @@ use perennial_store::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::Stats;
+use super::{Outcome, Served, Stats};
 
 /// The figures of one process of a site; from [`Perennial::processes`](crate::Perennial::processes).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -31,6 +34,88 @@ pub struct ProcessStats {
     pub silent_for: Duration,
     /// The figures.
     pub stats: Stats,
+    /// What happened in each minute of the last hour, the oldest one first. A minute in which nothing happened is left
+    /// out.
+    pub last_hour: Vec<MinuteStats>,
+}
+
+/// What happened in one minute of a process; in [`ProcessStats::last_hour`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct MinuteStats {
+    /// The number of the minute: minutes since 1970, by the process's clock.
+    pub minute: u64,
+    /// The requests to the site's layers.
+    pub requests: u64,
+    /// Those of them that were [hits](Served::Hit).
+    pub hits: u64,
+    /// The regenerations that have ended.
+    pub regenerations: u64,
+    /// Those of them that have [failed](Outcome::Failed) or [taken too long](Outcome::TimedOut).
+    pub failures: u64,
+}
+
+/// The minutes of the last hour, as this process counts them.
+#[derive(Default)]
+pub(crate) struct LastHour {
+    minutes: VecDeque<MinuteStats>,
+    /// The counts until the last call, in the place of a minute's.
+    before: MinuteStats,
+}
+
+impl LastHour {
+    /// Adds what has happened since the last call to this minute.
+    pub(crate) fn add(&mut self, stats: &Stats, minute: u64) {
+        let failed = [Outcome::Failed, Outcome::TimedOut];
+        let now = MinuteStats {
+            minute,
+            requests: Served::all().map(|served| stats.requests(served)).sum(),
+            hits: stats.requests(Served::Hit),
+            regenerations: stats.ended(),
+            failures: failed
+                .map(|outcome| stats.regenerations(outcome))
+                .iter()
+                .sum(),
+        };
+        let before = std::mem::replace(&mut self.before, now);
+        if self.minutes.back().is_none_or(|last| last.minute < minute) {
+            self.minutes.push_back(MinuteStats {
+                minute,
+                ..MinuteStats::default()
+            });
+        }
+        if let Some(last) = self.minutes.back_mut() {
+            last.requests += now.requests - before.requests;
+            last.hits += now.hits - before.hits;
+            last.regenerations += now.regenerations - before.regenerations;
+            last.failures += now.failures - before.failures;
+        }
+        while self
+            .minutes
+            .front()
+            .is_some_and(|first| first.minute + 60 <= minute)
+        {
+            self.minutes.pop_front();
+        }
+    }
+
+    /// Returns the minutes in which something happened, as numbers in the order of the fields.
+    fn rows(&self) -> Vec<[u64; 5]> {
+        let busy = self
+            .minutes
+            .iter()
+            .filter(|it| it.requests + it.regenerations > 0);
+        busy.map(|it| {
+            [
+                it.minute,
+                it.requests,
+                it.hits,
+                it.regenerations,
+                it.failures,
+            ]
+        })
+        .collect()
+    }
 }
 
 /// The text of the row.
@@ -41,6 +126,8 @@ struct Text {
     revision: Option<String>,
     up_for_s: f64,
     stats: Stats,
+    #[serde(default)]
+    last_hour: Vec<[u64; 5]>,
 }
 
 impl ProcessStats {
@@ -50,6 +137,7 @@ impl ProcessStats {
         revision: Option<&str>,
         up_for: Duration,
         stats: Stats,
+        last_hour: &LastHour,
     ) -> String {
         let text = Text {
             label: label.to_owned(),
@@ -57,6 +145,7 @@ impl ProcessStats {
             revision: revision.map(str::to_owned),
             up_for_s: up_for.as_secs_f64(),
             stats,
+            last_hour: last_hour.rows(),
         };
         serde_json::to_string(&text).expect("texts and numbers have a JSON form")
     }
@@ -64,6 +153,17 @@ impl ProcessStats {
     /// Reads a row. `None` means that a release wrote it whose figures are others.
     pub(crate) fn decode(row: &ProcessRow) -> Option<Self> {
         let text: Text = serde_json::from_str(&row.figures).ok()?;
+        let last_hour = text.last_hour.into_iter();
+        let last_hour =
+            last_hour.map(
+                |[minute, requests, hits, regenerations, failures]| MinuteStats {
+                    minute,
+                    requests,
+                    hits,
+                    regenerations,
+                    failures,
+                },
+            );
         Some(Self {
             label: text.label,
             version: text.version,
@@ -72,6 +172,7 @@ impl ProcessStats {
             noted_at: row.noted_at,
             silent_for: row.age,
             stats: text.stats,
+            last_hour: last_hour.collect(),
         })
     }
 }

@@ -10,7 +10,7 @@ use tracing::Instrument;
 use super::Perennial;
 use crate::{
     cache::Cache,
-    event::ProcessStats,
+    event::{LastHour, ProcessStats},
     timing::{PROCESS_FORGOTTEN_AFTER, PROCESS_STATS_INTERVAL},
 };
 
@@ -25,6 +25,8 @@ struct Shared {
     /// A random name, as labels may be equal.
     name: String,
     since: Instant,
+    /// The time by this process's clock then, in seconds since 1970.
+    began: u64,
     /// Held while the row is written or removed, so that no write comes after the removal.
     turn: Mutex<()>,
 }
@@ -34,7 +36,7 @@ impl Perennial {
     /// [`processes`](Self::processes). The status page of the crate `perennial-admin` calls this, and shows the sums of
     /// all processes that do. Default: nobody else sees the figures.
     ///
-    /// A task writes one row of some 2 KB into the database, now and each ten seconds, until the
+    /// A task writes one row of 2 to 5 KB into the database, now and each ten seconds, until the
     /// [shutdown](Self::shutdown), or until the site is dropped. The row of a process that has crashed is removed within
     /// two hours by another process that shares. Further calls do nothing.
     ///
@@ -58,6 +60,7 @@ impl Perennial {
             Arc::new(Shared {
                 name: uuid::Uuid::new_v4().simple().to_string(),
                 since: Instant::now(),
+                began: unix_seconds(self.cache.store().wall_clock()),
                 turn: Mutex::new(()),
             })
         });
@@ -92,6 +95,11 @@ impl Perennial {
     }
 }
 
+/// Returns whole seconds of a time in microseconds since 1970.
+fn unix_seconds(micros: i64) -> u64 {
+    u64::try_from(micros).unwrap_or_default() / 1_000_000
+}
+
 impl Sharing {
     /// Removes this process from the list.
     pub(super) async fn end(&self, cache: &Cache) {
@@ -104,13 +112,13 @@ impl Sharing {
 
 /// Writes the figures until the site ends.
 async fn share(cache: Weak<Cache>, shared: Arc<Shared>) {
-    let mut forgotten_at: Option<Instant> = None;
+    let (mut forgotten_at, mut last_hour) = (None::<Instant>, LastHour::default());
     while let Some(cache) = cache.upgrade() {
         let is_due = forgotten_at.is_none_or(|at| at.elapsed() >= PROCESS_FORGOTTEN_AFTER);
         if is_due && shared.forget(&cache).await.is_ok() {
             forgotten_at = Some(Instant::now());
         }
-        if !shared.note(&cache).await {
+        if !shared.note(&cache, &mut last_hour).await {
             return;
         }
         drop(cache);
@@ -127,14 +135,16 @@ impl Shared {
     }
 
     /// Writes the row of this process. Returns false after a shutdown.
-    async fn note(&self, cache: &Cache) -> bool {
+    async fn note(&self, cache: &Cache, last_hour: &mut LastHour) -> bool {
         let _turn = self.turn.lock().await;
         if cache.is_shutting_down() {
             return false;
         }
         let (locks, revision) = (cache.locks(), cache.settings().revision.as_deref());
         let (label, up_for) = (locks.own_label(), self.since.elapsed());
-        let figures = ProcessStats::encode(label, revision, up_for, cache.stats());
+        let stats = cache.stats();
+        last_hour.add(&stats, (self.began + up_for.as_secs()) / 60);
+        let figures = ProcessStats::encode(label, revision, up_for, stats, last_hour);
         // The store logs an error, and the next round tries again.
         let _ = cache
             .store()

@@ -6,6 +6,7 @@ use perennial::{DAY, Perennial, event::Outcome};
 use perennial_testing::{Database, advance};
 
 const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 
 fn process(database: &Database, revision: &str) -> Perennial {
@@ -113,4 +114,31 @@ async fn database_that_fails_delays_the_figures_and_the_shutdown_alone() {
     advance(60 * SECOND).await;
     let listed = late.processes().await.expect("answers");
     assert!(listed[0].silent_for >= 60 * SECOND, "{listed:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn figures_of_the_last_hour_are_those_of_its_minutes() {
+    let database = Database::new();
+    let site = process(&database, "1");
+    site.share_stats();
+    let last_hour = async || {
+        let processes = site.processes().await.expect("answers");
+        let minutes = processes[0].last_hour.iter();
+        let minutes = minutes.map(|it| (it.regenerations, it.failures));
+        minutes.collect::<Vec<_>>()
+    };
+    visit(&site).await;
+    advance(3 * MINUTE).await;
+    let fails = async || Err::<&str, _>("is broken");
+    assert!(site.content("other", DAY, fails).await.is_err());
+    advance(MINUTE).await;
+    assert_eq!(
+        last_hour().await,
+        [(1, 0), (1, 1)],
+        "idle minutes are left out"
+    );
+    advance(57 * MINUTE).await;
+    assert_eq!(last_hour().await, [(1, 1)], "the first one is an hour old");
+    advance(HOUR).await;
+    assert_eq!(last_hour().await, []);
 }

@@ -9,6 +9,7 @@ mod figures;
 mod html;
 mod live;
 mod pages;
+mod tiles;
 
 use std::{fmt, sync::Arc};
 

@@ -27,6 +27,7 @@ use super::{
     figures::{Search, last_time},
     html::{Failed, age_bar, message, page, short, size, sparkline, state},
     live::figures,
+    tiles::{states, tiles},
 };
 
 /// The size of the shown source of a stored page, in bytes.
@@ -51,6 +52,8 @@ pub(crate) async fn overview(viewer: Viewer, State(admin): State<Arc<Admin>>) ->
         }
     };
     let body = html! {
+        (tiles(&report))
+        (states(&report))
         ul .checks {
             @for check in &report.checks {
                 li data-result=(check.result.sign()) { strong { (check.result.sign()) } " " (visible(&check.text)) }
