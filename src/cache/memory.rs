@@ -109,13 +109,13 @@ impl Memory {
     /// served often. Nothing is kept in a copy: what is decoded of it is decoded for each.
     #[inline]
     pub(crate) fn get_or_copy(&self, key: &str) -> Option<CacheEntry> {
-        let (copied, counted) = self.changes.get(key);
+        let (copied, hit_count) = self.changes.get(key);
         match copied {
             Copied::Version(version) => Some(CacheEntry::Version(version)),
             Copied::None { is_hot } => {
                 let entry = self.entries.get(key)?;
                 if is_hot && let CacheEntry::Version(version) = &entry {
-                    self.changes.copy(key, counted, version);
+                    self.changes.copy(key, hit_count, version);
                 }
                 Some(entry)
             }

@@ -27,8 +27,8 @@ use crate::cache::Version;
 /// The number of groups of keys. A change of a key ends the copies of its group.
 const GROUPS: usize = 64;
 
-/// The number of pages of which a thread keeps copies. Pages of one place drive each other out.
-const PLACES: usize = 16;
+/// The number of pages of which a thread keeps copies. Pages whose hashes meet in one slot drive each other out.
+const SLOTS: usize = 16;
 
 /// The number of hits of a thread after which it copies a page: fewer cost less than the copy.
 const COPIED_AFTER: u32 = 64;
@@ -48,8 +48,8 @@ pub(super) struct Changes {
 #[repr(align(128))]
 struct Group(AtomicU64);
 
-/// What a thread knows about the page of one place.
-struct Place {
+/// What a thread knows about the page that has this slot.
+struct Slot {
     tier: u64,
     hash: u64,
     /// The hits of this thread on the page, one after the other.
@@ -65,10 +65,10 @@ struct Copy {
 }
 
 thread_local! {
-    static PLACES_OF_THREAD: RefCell<[Place; PLACES]> = const { RefCell::new([const { Place::EMPTY }; PLACES]) };
+    static SLOTS_OF_THREAD: RefCell<[Slot; SLOTS]> = const { RefCell::new([const { Slot::EMPTY }; SLOTS]) };
 }
 
-impl Place {
+impl Slot {
     const EMPTY: Self = Self {
         tier: 0,
         hash: 0,
@@ -86,9 +86,9 @@ pub(super) enum Copied {
     },
 }
 
-/// A page whose hits are counted.
+/// What a hit was counted under, for the copy that may follow it.
 #[derive(Clone, Copy)]
-pub(super) struct Counted {
+pub(super) struct HitCount {
     hash: u64,
     changes: u64,
 }
@@ -113,19 +113,19 @@ impl Changes {
 
     /// Returns this thread's copy of the page, and counts the hit.
     #[inline]
-    pub(super) fn get(&self, key: &str) -> (Copied, Counted) {
+    pub(super) fn get(&self, key: &str) -> (Copied, HitCount) {
         let hash = hash(key);
         // Read before the tier is asked: a later change then ends the copy that is made of its answer.
         let changes = self.group(hash).load(Acquire);
-        let counted = Counted { hash, changes };
+        let hit_count = HitCount { hash, changes };
         let none = Copied::None { is_hot: false };
-        // The thread is ending if its places are gone.
-        let found = PLACES_OF_THREAD.try_with(|places| {
-            let mut places = places.borrow_mut();
-            let place = &mut places[hash as usize % PLACES];
-            if place.hash != hash || place.tier != self.tier {
-                let copy = place.copy.take();
-                *place = Place {
+        // The thread is ending if its slots are gone.
+        let found = SLOTS_OF_THREAD.try_with(|slots| {
+            let mut slots = slots.borrow_mut();
+            let slot = &mut slots[hash as usize % SLOTS];
+            if slot.hash != hash || slot.tier != self.tier {
+                let copy = slot.copy.take();
+                *slot = Slot {
                     tier: self.tier,
                     hash,
                     hits: 1,
@@ -133,20 +133,20 @@ impl Changes {
                 };
                 return (none, copy);
             }
-            place.hits = place.hits.wrapping_add(1);
-            match &place.copy {
+            slot.hits = slot.hits.wrapping_add(1);
+            match &slot.copy {
                 Some(copy) if copy.changes == changes && *copy.key == *key => {
-                    if place.hits.is_multiple_of(ASKED_EACH) {
+                    if slot.hits.is_multiple_of(ASKED_EACH) {
                         return (Copied::None { is_hot: false }, None);
                     }
                     (Copied::Version(Arc::clone(&copy.version)), None)
                 }
                 Some(_) => {
-                    place.hits = 1;
-                    (none, place.copy.take())
+                    slot.hits = 1;
+                    (none, slot.copy.take())
                 }
                 None => {
-                    let is_hot = place.hits >= COPIED_AFTER;
+                    let is_hot = slot.hits >= COPIED_AFTER;
                     (Copied::None { is_hot }, None)
                 }
             }
@@ -154,24 +154,24 @@ impl Changes {
         match found {
             Ok((copied, ended)) => {
                 drop(ended);
-                (copied, counted)
+                (copied, hit_count)
             }
-            Err(_) => (Copied::None { is_hot: false }, counted),
+            Err(_) => (Copied::None { is_hot: false }, hit_count),
         }
     }
 
     /// Keeps a copy of the version for this thread, if it is small enough to be copied.
     #[cold]
-    pub(super) fn copy(&self, key: &str, counted: Counted, version: &Version) {
+    pub(super) fn copy(&self, key: &str, hit_count: HitCount, version: &Version) {
         let copy = version.copied().map(|version| Copy {
             key: key.into(),
-            changes: counted.changes,
+            changes: hit_count.changes,
             version: Arc::new(version),
         });
-        let ended = PLACES_OF_THREAD.try_with(|places| {
-            let place = &mut places.borrow_mut()[counted.hash as usize % PLACES];
-            place.hits = 0;
-            std::mem::replace(&mut place.copy, copy)
+        let ended = SLOTS_OF_THREAD.try_with(|slots| {
+            let slot = &mut slots.borrow_mut()[hit_count.hash as usize % SLOTS];
+            slot.hits = 0;
+            std::mem::replace(&mut slot.copy, copy)
         });
         drop(ended);
     }

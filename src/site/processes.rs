@@ -19,9 +19,9 @@ const MAX_PROCESSES: u32 = 1000;
 
 /// What this process tells the others. The cell is empty while it shares nothing.
 #[derive(Clone, Default)]
-pub(super) struct Sharing(Arc<OnceLock<Arc<Shared>>>);
+pub(super) struct Sharing(Arc<OnceLock<Arc<OwnRow>>>);
 
-struct Shared {
+struct OwnRow {
     /// A random name, as labels may be equal.
     name: String,
     since: Instant,
@@ -57,7 +57,7 @@ impl Perennial {
         let mut is_first = false;
         let shared = self.sharing.0.get_or_init(|| {
             is_first = true;
-            Arc::new(Shared {
+            Arc::new(OwnRow {
                 name: uuid::Uuid::new_v4().simple().to_string(),
                 since: Instant::now(),
                 began: unix_seconds(self.cache.store().wall_clock()),
@@ -104,14 +104,14 @@ impl Sharing {
     /// Removes this process from the list.
     pub(super) async fn end(&self, cache: &Cache) {
         if let Some(shared) = self.0.get() {
-            // The store logs an error, and another process removes the row in an hour.
+            // The store logs an error, and another process removes the row later.
             let _ = shared.forget(cache).await;
         }
     }
 }
 
 /// Writes the figures until the site ends.
-async fn share(cache: Weak<Cache>, shared: Arc<Shared>) {
+async fn share(cache: Weak<Cache>, shared: Arc<OwnRow>) {
     let (mut forgotten_at, mut last_hour) = (None::<Instant>, LastHour::default());
     while let Some(cache) = cache.upgrade() {
         let is_due = forgotten_at.is_none_or(|at| at.elapsed() >= PROCESS_FORGOTTEN_AFTER);
@@ -126,7 +126,7 @@ async fn share(cache: Weak<Cache>, shared: Arc<Shared>) {
     }
 }
 
-impl Shared {
+impl OwnRow {
     /// Removes the row of this process, and those of processes that have long been silent.
     async fn forget(&self, cache: &Cache) -> Result<(), Error> {
         let _turn = self.turn.lock().await;

@@ -191,6 +191,19 @@ async fn host_counts_that_the_uri_and_the_header_agree_on() {
             assert_eq!(answer.header("cache-status"), how, "{path}");
         }
     }
+    let by_header = folder.site().await.layer(Refresh::every(LONG));
+    let by_header = by_header.key(Key::new().header(axum::http::header::HOST));
+    let by_header = serve(mirror().layer(by_header)).await;
+    for (path, how) in [
+        ("http://test/a", "perennial; fwd=miss; stored"),
+        (
+            "http://shop.example/a",
+            "perennial; fwd=bypass; detail=no-key",
+        ),
+    ] {
+        let answer = request(by_header, "GET", path, &[]).await;
+        assert_eq!(answer.header("cache-status"), how, "{path}");
+    }
     let two_lines = [("host", "shop.example")];
     let answer = request(address, "GET", "/a", &two_lines).await;
     assert_ne!(answer.text(), "/a host=shop.example");

@@ -8,7 +8,10 @@ use std::{borrow::Cow, fmt, sync::Arc};
 
 use form_urlencoded::byte_serialize;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri, header, request::Parts};
-use perennial_store::{http_util::only_host, name::IntoNames};
+use perennial_store::{
+    http_util::{host, only_host},
+    name::IntoNames,
+};
 
 use crate::{
     http::fields,
@@ -318,6 +321,10 @@ impl Key {
 
     /// Returns the parts of the key for the host and the headers, or `None` if the request names no host.
     pub(super) fn variant(&self, uri: &Uri, headers: &HeaderMap) -> Option<String> {
+        let names_two_hosts = || host(uri, headers).is_some() && only_host(uri, headers).is_none();
+        if self.headers.contains(&header::HOST) && names_two_hosts() {
+            return None;
+        }
         let mut variant = String::new();
         if self.host {
             variant.push_str("host=");

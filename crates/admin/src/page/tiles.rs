@@ -13,7 +13,7 @@ use crate::Report;
 const MINUTES: u64 = 60;
 
 /// The minutes of the last hour, of all processes together.
-struct LastHour(Vec<Sum>);
+struct SiteHour(Vec<Sum>);
 
 #[derive(Clone, Copy, Default)]
 struct Sum {
@@ -32,7 +32,7 @@ impl Sum {
     }
 }
 
-impl LastHour {
+impl SiteHour {
     /// Sums the processes up. Their clocks agree but for seconds, and the latest minute of any of them is the last one.
     fn of(processes: &[ProcessStats]) -> Self {
         let mut sums = BTreeMap::<u64, Sum>::new();
@@ -66,7 +66,7 @@ impl LastHour {
 }
 
 pub(crate) fn tiles(report: &Report) -> Markup {
-    let hour = LastHour::of(&report.processes);
+    let hour = SiteHour::of(&report.processes);
     let (total, latest) = (hour.total(), hour.latest());
     let sum = |figure: fn(&ProcessStats) -> u64| report.processes.iter().map(figure).sum::<u64>();
     let (memory, capacity) = (
