@@ -64,10 +64,6 @@ pub(crate) async fn overview(viewer: Viewer, State(admin): State<Arc<Admin>>) ->
                 @for (name, number) in figures(&report) {
                     tr { th scope="row" { (name) } td .number data-figure=(name) { (number) } }
                 }
-                tr { th scope="row" { "size of the stored pages" } td .number { (size(report.bytes)) } }
-                @if let Some(capacity) = report.store_capacity {
-                    tr { th scope="row" { "capacity of the store" } td .number { (size(capacity)) } }
-                }
                 @for (table, bytes) in &report.tables {
                     tr { th scope="row" { "size of " (table) } td .number { (size(*bytes)) } }
                 }

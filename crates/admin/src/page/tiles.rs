@@ -1,10 +1,10 @@
 //! The tiles at the top of the overview: what the site does, summed over the processes that share their figures, with
 //! the minutes of the last hour. The charts are made here, as SVG, so that the page works without a script.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::SystemTime};
 
 use maud::{Markup, html};
-use perennial::event::{MinuteStats, ProcessStats, Served};
+use perennial::event::{MinuteStats, ProcessStats};
 
 use super::html::size;
 use crate::Report;
@@ -33,13 +33,17 @@ impl Sum {
 }
 
 impl SiteHour {
-    /// Sums the processes up. Their clocks agree but for seconds, and the latest minute of any of them is the last one.
-    fn of(processes: &[ProcessStats]) -> Self {
+    /// Sums the processes up. The last minute is the present one, by the clock of this process or of one that is ahead.
+    fn of(processes: &[ProcessStats], now: SystemTime) -> Self {
         let mut sums = BTreeMap::<u64, Sum>::new();
         for minute in processes.iter().flat_map(|process| &process.last_hour) {
             sums.entry(minute.minute).or_default().add(minute);
         }
-        let last = sums.keys().next_back().copied().unwrap_or_default();
+        let now = now
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        let latest = sums.keys().next_back().copied().unwrap_or_default();
+        let last = latest.max(now.as_secs() / 60);
         let minutes = (0..MINUTES).map(|n| (last + n + 1).saturating_sub(MINUTES));
         Self(
             minutes
@@ -66,14 +70,13 @@ impl SiteHour {
 }
 
 pub(crate) fn tiles(report: &Report) -> Markup {
-    let hour = SiteHour::of(&report.processes);
+    let hour = SiteHour::of(&report.processes, SystemTime::now());
     let (total, latest) = (hour.total(), hour.latest());
     let sum = |figure: fn(&ProcessStats) -> u64| report.processes.iter().map(figure).sum::<u64>();
     let (memory, capacity) = (
         sum(|it| it.stats.memory_bytes),
         sum(|it| it.stats.memory_capacity),
     );
-    let stale = sum(|it| it.stats.requests(Served::Stale));
     let ratio = |it: &Sum| share(it.hits, it.requests);
     html! {
         section .tiles aria-label="The last hour" {
@@ -83,7 +86,7 @@ pub(crate) fn tiles(report: &Report) -> Markup {
                     0 => "–".to_owned(),
                     _ => format!("{:.1} %", 100.0 * ratio(&total)),
                 },
-                &format!("of {} requests in the last hour; {stale} stale ones since the start", total.requests),
+                &format!("of {} requests in the last hour", total.requests),
                 &chart("hit ratio by minute", hour.0.iter().map(ratio), Some(1.0)),
             ))
             (tile(
@@ -141,7 +144,7 @@ pub(crate) fn states(report: &Report) -> Markup {
         .join(", ");
     html! {
         figure .states {
-            svg viewBox="0 0 100 4" preserveAspectRatio="none" role="img" aria-label={ "stored pages: " (text) } {
+            svg viewBox="0 0 100 4" preserveAspectRatio="none" role="img" aria-label={ "pages by state: " (text) } {
                 rect .ground width="100" height="4" {}
                 @for (state, at, width) in segments {
                     rect data-state=(state) x=(format!("{at:.2}")) width=(format!("{width:.2}")) height="4" {}
