@@ -1,6 +1,7 @@
 //! The cost of the lock on each server: contended tries a second beside `SELECT 1` a second, in one
-//! run and as a ratio; the write-ahead log, dead tuples and sizes of the tables afterwards. The log that
-//! a page costs; and the report of a site with many pages beside `SELECT 1`.
+//! run and as a ratio; the write-ahead log, dead tuples and sizes of the tables afterwards. The time, the
+//! server's processor time and the log that a regeneration costs, and how many a server sustains; and the
+//! report of a site with many pages.
 //!
 //! ```text
 //! scripts/with-servers cargo bench --bench database --all-features
@@ -70,13 +71,16 @@ async fn main() {
             println!("{name}, {CONNECTIONS} connections");
             measure(&url, extent).await;
             pages(&url, extent.pages).await;
+            sustained(&url, extent.turn * 5).await;
             none = false;
         }
     }
     let folder = tempfile::tempdir().expect("a folder");
     println!("SQLite");
     let file = folder.path().join("site.db");
-    pages(&format!("sqlite://{}", file.display()), extent.pages).await;
+    let url = format!("sqlite://{}", file.display());
+    pages(&url, extent.pages).await;
+    sustained(&url, extent.turn * 5).await;
     if none {
         println!("there is no server: run it by scripts/with-servers");
     }
@@ -193,38 +197,20 @@ async fn pages(url: &str, number: usize) {
         ("an unchanged page", 1 << 32, true),
     ] {
         let before = log_position(&mut admin, url).await;
-        let start = Instant::now();
+        let (start, server) = (Instant::now(), server_time(url));
         for (page, fence) in fences.iter_mut().enumerate() {
-            let name = LockName::of(LockKind::Page, format!("/page/{page}"));
-            let lease = take(&*store, name).await.expect("is free");
-            let entry = NewEntry {
-                content: Response::new(incompressible(seed + page as u64)),
-                renews: renews.then_some(Fence(*fence)),
-                epoch: Epoch::NONE,
-                interval: LEASE,
-                metadata: "{}".to_owned(),
-                history: "a line of some hundred bytes\n".repeat(4),
-                retention: LEASE,
-                lasting: true,
-            };
-            assert!(
-                store
-                    .ask(Publish::new(&lease, entry))
-                    .await
-                    .expect("answers")
-            );
-            assert!(
-                store
-                    .ask(Release::new(&lease, Duration::ZERO))
-                    .await
-                    .expect("answers")
-            );
+            let lease = take(&*store, page_name(page)).await.expect("is free");
+            let content = incompressible(20 << 10, seed + page as u64);
+            publish(&*store, &lease, content, renews.then_some(Fence(*fence))).await;
             *fence = lease.fence.0;
         }
         let took = start.elapsed() / u32::try_from(number).expect("few");
         let log = log_position(&mut admin, url).await.zip(before);
         let log = log.map(|(after, before)| (after - before) / number as i64);
-        println!("  {what} of 20 KiB, with its lock: {took:?}, {log:?} bytes of log");
+        let server = server_time(url).saturating_sub(server) / number as u32;
+        println!(
+            "  {what} of 20 KiB, with its lock: {took:.1?}, of which the server's processors {server:.1?}; {log:?} bytes of log"
+        );
     }
     let mut took = [Duration::ZERO; ROUNDS];
     for took in &mut took {
@@ -243,9 +229,87 @@ async fn pages(url: &str, number: usize) {
     drop_tables(&mut admin).await;
 }
 
-/// Returns 20 KiB that a database cannot compress (xorshift64).
-fn incompressible(mut seed: u64) -> Bytes {
-    let words = (0..20 << 7).map(|_| {
+/// Regenerates pages of 1 KiB through all connections at once: each acquires, publishes and releases.
+async fn sustained(url: &str, turn: Duration) {
+    let database = pool_of(url, CONNECTIONS).await;
+    let store: Arc<dyn Backend> = database.store("bench_").await.expect("prepares").into();
+    let mut admin = AnyConnection::connect(url).await.expect("connects");
+    let pages = Arc::new(AtomicUsize::new(0));
+    let regenerate: Arc<dyn Fn() -> Task + Send + Sync> = Arc::new(move || {
+        let (store, number) = (Arc::clone(&store), pages.fetch_add(1, Relaxed));
+        Box::pin(async move {
+            // No two tasks are at the same page.
+            let name = page_name(number % 1000);
+            let lease = take(&*store, name).await.expect("is free");
+            publish(
+                &*store,
+                &lease,
+                incompressible(1 << 10, 1 + number as u64),
+                None,
+            )
+            .await;
+        })
+    });
+    let (start, server) = (Instant::now(), server_time(url));
+    let rate = rate(regenerate, turn).await;
+    let share =
+        server_time(url).saturating_sub(server).as_secs_f64() / start.elapsed().as_secs_f64();
+    println!(
+        "  pages of 1 KiB through {CONNECTIONS} connections: {rate:.0} regenerations a second, {:.0} commits; the server's processors {:.1?} each",
+        3.0 * rate,
+        Duration::from_secs_f64(share / rate)
+    );
+    drop_tables(&mut admin).await;
+}
+
+fn page_name(page: usize) -> LockName {
+    LockName::of(LockKind::Page, format!("/page/{page}"))
+}
+
+/// Publishes a page, in place of the one of `renews` if that has the same content, and releases its lock.
+async fn publish(store: &dyn Backend, lease: &LeaseRow, content: Bytes, renews: Option<Fence>) {
+    let entry = NewEntry {
+        content: Response::new(content),
+        renews,
+        epoch: Epoch::NONE,
+        interval: LEASE,
+        metadata: "{}".to_owned(),
+        history: "a line of some hundred bytes\n".repeat(4),
+        retention: LEASE,
+        lasting: true,
+    };
+    let published = store.ask(Publish::new(lease, entry)).await;
+    assert!(published.expect("answers"));
+    let released = store.ask(Release::new(lease, Duration::ZERO)).await;
+    assert!(released.expect("answers"));
+}
+
+/// The processor time of the database's processes until now; zero for SQLite, and for a server of another machine.
+fn server_time(url: &str) -> Duration {
+    let names: &[&str] = match url.split(':').next() {
+        Some("sqlite") | None => return Duration::ZERO,
+        Some("mysql") => &["(mariadbd)", "(mysqld)"],
+        _ => &["(postgres)"],
+    };
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let stats =
+        processes.filter_map(|process| std::fs::read_to_string(process.path().join("stat")).ok());
+    let ticks: u64 = stats
+        .filter(|stat| names.iter().any(|name| stat.contains(name)))
+        .filter_map(|stat| {
+            // proc_pid_stat(5): the name in parentheses may have spaces; the times are the 14th and 15th field.
+            let fields: Vec<&str> = stat[stat.rfind(')')?..].split_whitespace().collect();
+            let ticks = |field: usize| fields.get(field - 2)?.parse::<u64>().ok();
+            Some(ticks(14)? + ticks(15)?)
+        })
+        .sum();
+    // Linux counts in hundredths of a second.
+    Duration::from_millis(ticks * 10)
+}
+
+/// Returns bytes that a database cannot compress (xorshift64).
+fn incompressible(length: usize, mut seed: u64) -> Bytes {
+    let words = (0..length / 8).map(|_| {
         seed ^= seed << 13;
         seed ^= seed >> 7;
         seed ^= seed << 17;

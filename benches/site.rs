@@ -1,10 +1,8 @@
-//! A site under load: two hundred visitors on a stale page, the statements of a busy page, and a
-//! million stored pages.
+//! A site under load: the statements of a busy page, and a million stored pages.
 //!
 //! `cargo bench --bench site` prints the rows of a Markdown table.
 
 use std::{
-    net::SocketAddr,
     sync::{
         Arc, LazyLock,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -12,21 +10,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use axum::{
-    Router,
-    body::{Body, Bytes},
-    http::Request,
-    routing::get,
-};
-use http_body_util::{BodyExt, Empty};
-use hyper_util::rt::TokioIo;
+use axum::{Router, body::Body, http::Request, routing::get};
+use http_body_util::BodyExt;
 use perennial::{DAY, Perennial, Refresh};
-use perennial_testkit::{
-    Folder,
-    program::{Gateway, Program},
-    serve,
-};
-use tokio::{net::TcpStream, sync::Barrier, task::JoinSet};
+use perennial_testkit::Folder;
+use tokio::task::JoinSet;
 use tower::Service;
 use tracing::{Event, Subscriber, field::Visit};
 use tracing_subscriber::{
@@ -36,8 +24,6 @@ use tracing_subscriber::{
 
 /// The amount of work; small when run as a test.
 struct Extent {
-    rounds: usize,
-    generator: Duration,
     load: Duration,
     pages: u32,
     requests: u32,
@@ -46,16 +32,12 @@ struct Extent {
 static EXTENT: LazyLock<Extent> = LazyLock::new(|| {
     if std::env::args().any(|argument| argument == "--bench") {
         Extent {
-            rounds: 5,
-            generator: Duration::from_secs(1),
             load: Duration::from_secs(10),
             pages: 1_000_000,
             requests: 200_000,
         }
     } else {
         Extent {
-            rounds: 1,
-            generator: Duration::from_millis(200),
             load: Duration::from_secs(3),
             pages: 1000,
             requests: 1000,
@@ -68,119 +50,8 @@ async fn main() {
     let statements = Statements::default();
     let subscriber = tracing_subscriber::registry().with(statements.clone());
     tracing::subscriber::set_global_default(subscriber).expect("the only one");
-    build_gateway();
-    storm(1).await;
-    storm(2).await;
     load(&statements).await;
     million(&statements).await;
-}
-
-/// Builds the gateway as this program is built; a test may find it built.
-fn build_gateway() {
-    let is_bench = std::env::args().any(|argument| argument == "--bench");
-    if !is_bench && perennial_testkit::program::example("gateway").exists() {
-        return;
-    }
-    let profile = if is_bench { "bench" } else { "dev" };
-    let mut build = std::process::Command::new(env!("CARGO"));
-    build.args([
-        "build",
-        "--quiet",
-        "--profile",
-        profile,
-        "--package",
-        "perennial-examples",
-    ]);
-    build.args(["--bin", "gateway", "--manifest-path"]);
-    build.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
-    assert!(build.status().expect("cargo runs").success());
-}
-
-const VISITORS: usize = 200;
-
-/// Visitors at once on a stale page, and on a fresh one; a slow origin generates.
-async fn storm(processes: usize) {
-    let interval = Duration::from_secs(3);
-    let generated = Arc::new(AtomicUsize::new(0));
-    let generations = Arc::clone(&generated);
-    let origin = Router::new().fallback(get(async move || {
-        tokio::time::sleep(EXTENT.generator).await;
-        generations.fetch_add(1, Relaxed).to_string()
-    }));
-    let (folder, origin) = (Folder::new(), serve(origin).await);
-    let options = format!("--every {}ms", interval.as_millis());
-    let gateways: Vec<Program> = (0..processes)
-        .map(|_| Gateway::start(origin, &folder.url(), &options))
-        .collect();
-    let addresses: Vec<SocketAddr> = gateways.iter().map(|gateway| gateway.address).collect();
-    for address in &addresses {
-        perennial_testkit::get(*address, "/").await;
-    }
-    // The median of each round, and the 99th of a hundred.
-    let (mut stale, mut fresh) = ([const { Vec::new() }; 2], [const { Vec::new() }; 2]);
-    let burst = async |kinds: &mut [Vec<Duration>; 2]| {
-        // Before each burst the machine is idle for half an interval.
-        tokio::time::sleep(interval / 2).await;
-        let mut times = burst(&addresses).await;
-        times.sort();
-        for (part, kind) in [50, 99].into_iter().zip(kinds) {
-            kind.push(times[VISITORS * part / 100 - 1]);
-        }
-    };
-    for round in 1..=EXTENT.rounds {
-        tokio::time::sleep(interval * 3 / 4).await;
-        burst(&mut stale).await;
-        perennial_testkit::until("it has been generated", async || {
-            generated.load(Relaxed) == round + 1
-        })
-        .await;
-        for address in &addresses {
-            perennial_testkit::until("the new version is there", async || {
-                perennial_testkit::get(*address, "/").await.text() == round.to_string()
-            })
-            .await;
-        }
-        burst(&mut fresh).await;
-    }
-    assert_eq!(generated.load(Relaxed), EXTENT.rounds + 1);
-    let median = |mut times: Vec<Duration>| {
-        times.sort();
-        times[times.len() / 2].as_secs_f64() * 1e3
-    };
-    let ([s50, s99], [f50, f99]) = (stale.map(median), fresh.map(median));
-    println!(
-        "| {VISITORS} visitors at once on {processes} process{}, generator {:?}, medians of {} rounds: stale p50 / p99, fresh p50 / p99 | \
-         {s50:.1} / {s99:.1} ms, {f50:.1} / {f99:.1} ms: p99 {:.2} ×; {} generations |",
-        if processes == 1 { "" } else { "es" },
-        EXTENT.generator,
-        EXTENT.rounds,
-        s99 / f99,
-        EXTENT.rounds,
-    );
-}
-
-/// Returns the waiting time of each visitor.
-async fn burst(addresses: &[SocketAddr]) -> Vec<Duration> {
-    let begin = Arc::new(Barrier::new(VISITORS));
-    let mut visitors = JoinSet::new();
-    for number in 0..VISITORS {
-        let (address, begin) = (addresses[number % addresses.len()], Arc::clone(&begin));
-        visitors.spawn(async move {
-            let stream = TcpStream::connect(address).await.expect("connects");
-            let connection = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
-            let (mut sender, connection) = connection.expect("speaks HTTP");
-            tokio::spawn(connection);
-            begin.wait().await;
-            let start = Instant::now();
-            let request = Request::get("/").header("host", "site");
-            let request = request.body(Empty::<Bytes>::new()).expect("a request");
-            let response = sender.send_request(request).await.expect("an answer");
-            assert_eq!(response.status(), 200);
-            response.into_body().collect().await.expect("a body");
-            start.elapsed()
-        });
-    }
-    visitors.join_all().await
 }
 
 /// A page under constant load that is regenerated each second.
