@@ -12,14 +12,22 @@ use crate::{
     timing::{RETRY_AFTER_FAILURE, RETRY_IN_PROGRESS},
 };
 
-const NOT_STORED: &str =
-    "the first request with this `Idempotency-Key` was done, and its response is not stored";
-const OTHER_REQUEST: &str = "another request had this `Idempotency-Key`, with another method, host, path, query, `Content-Type` or body: send a new key for each new request, and repeat a request unchanged";
-const IN_PROGRESS: &str =
-    "the first request with this `Idempotency-Key` is still being served: repeat the request later";
-const UNKNOWN: &str = "the first request with this `Idempotency-Key` was begun, and its outcome is unknown, so the request does not run again. Ask the operator of this service; with a new key the request runs again";
-const UNAVAILABLE: &str =
-    "the `Idempotency-Key` cannot be stored at the moment, so the request is not done";
+const NOT_STORED: &str = "The first request with this `Idempotency-Key` was done. Its response could not be stored, so it cannot be repeated.";
+const IN_PROGRESS: &str = "The first request with this `Idempotency-Key` is still being served. Repeat the request later.";
+const UNKNOWN: &str = "The first request with this `Idempotency-Key` was begun, and nobody knows whether it was done. Ask the operator of this service. With a new key, the request runs again.";
+const UNAVAILABLE: &str = "The `Idempotency-Key` cannot be stored at the moment, so nothing was done. Repeat the request later.";
+
+/// Returns what a client is told whose request is another one than the first with its key.
+fn other_request(parts: &[&str]) -> String {
+    let parts = match parts {
+        [] => "other contents".to_owned(),
+        [one] => format!("another {one}"),
+        [before @ .., last] => format!("another {} and {last}", before.join(", ")),
+    };
+    format!(
+        "The first request with this `Idempotency-Key` had {parts}. Send a new key for each new request, and repeat a request unchanged."
+    )
+}
 
 /// Returns a response that does not depend on the request's row.
 pub(super) fn refusal<E>(status: StatusCode, detail: &str) -> Response<ResponseBody<E>> {
@@ -43,9 +51,17 @@ impl RequestAnswer<Response<Bytes>> {
                 store.notify(&StoreEvent::Replayed { name });
                 return response;
             }
-            Self::NotStored => (StatusCode::CONFLICT, NOT_STORED, None),
-            Self::OtherRequest => (StatusCode::UNPROCESSABLE_ENTITY, OTHER_REQUEST, None),
-            Self::InProgress => (StatusCode::CONFLICT, IN_PROGRESS, Some(RETRY_IN_PROGRESS)),
+            Self::NotStored => (StatusCode::CONFLICT, NOT_STORED.to_owned(), None),
+            Self::OtherRequest(parts) => (
+                StatusCode::UNPROCESSABLE_ENTITY,
+                other_request(&parts),
+                None,
+            ),
+            Self::InProgress => (
+                StatusCode::CONFLICT,
+                IN_PROGRESS.to_owned(),
+                Some(RETRY_IN_PROGRESS),
+            ),
             Self::Unknown => {
                 if logs() {
                     tracing::warn!(
@@ -54,14 +70,14 @@ impl RequestAnswer<Response<Bytes>> {
                          find out whether the request was done; if not, `IdempotencyLayer::forget` lets the request run (logged once a minute)"
                     );
                 }
-                (StatusCode::CONFLICT, UNKNOWN, None)
+                (StatusCode::CONFLICT, UNKNOWN.to_owned(), None)
             }
             Self::Unavailable => (
                 StatusCode::SERVICE_UNAVAILABLE,
-                UNAVAILABLE,
+                UNAVAILABLE.to_owned(),
                 Some(RETRY_AFTER_FAILURE),
             ),
         };
-        problem(status, detail, &[], retry_in)
+        problem(status, &detail, &[], retry_in)
     }
 }

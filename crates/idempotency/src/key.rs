@@ -17,9 +17,9 @@ pub(super) fn key_of(headers: &HeaderMap) -> Result<Option<String>, &'static str
         (None, _) => return Ok(None),
         (Some(Ok(text)), None) => text,
         (Some(Err(_)), None) => {
-            return Err("the `Idempotency-Key` is not plain ASCII: send a UUID, say");
+            return Err("The `Idempotency-Key` is not plain ASCII. Send a UUID, for example.");
         }
-        (Some(_), Some(_)) => return Err("there are two `Idempotency-Key` headers: send one"),
+        (Some(_), Some(_)) => return Err("There are two `Idempotency-Key` headers. Send one."),
     };
     let item = Parser::new(text).parse::<Item>();
     let key = match item.map(|item| item.bare_item) {
@@ -27,19 +27,27 @@ pub(super) fn key_of(headers: &HeaderMap) -> Result<Option<String>, &'static str
         _ => text.trim().to_owned(),
     };
     match key.len() {
-        0 => Err("the `Idempotency-Key` is empty: send a UUID, say"),
+        0 => Err("The `Idempotency-Key` is empty. Send a UUID, for example."),
         1..=255 => Ok(Some(key)),
-        _ => Err("the `Idempotency-Key` is longer than 255 bytes: send a UUID, say"),
+        _ => Err("The `Idempotency-Key` is longer than 255 bytes. Send a UUID, for example."),
     }
 }
 
-/// Returns a digest by which two requests with one key differ.
+/// The parts of a request by which two requests with one key differ, in the order of their digests in a fingerprint.
+const PARTS: [&str; 6] = ["method", "host", "path", "query", "`Content-Type`", "body"];
+
+/// The length of the digest of one part, and of the whole request, as hexadecimal digits.
+const PART_DIGITS: usize = 4;
+const WHOLE_DIGITS: usize = 40;
+
+/// Returns a digest by which two requests with one key differ. It begins with a short digest of each part, which says
+/// to a client what differs; the digest of the whole request is behind them.
 pub(super) fn fingerprint(parts: &Parts, body: &Bytes) -> String {
     // Without the changes by nested routers. The host is the same in every version of HTTP.
     let uri = original_uri(parts);
     let host = host(&parts.uri, &parts.headers).unwrap_or_default();
     let media_type = parts.headers.get(header::CONTENT_TYPE);
-    let parts = [
+    let parts: [&[u8]; PARTS.len()] = [
         parts.method.as_str().as_bytes(),
         &host,
         uri.path().as_bytes(),
@@ -47,8 +55,31 @@ pub(super) fn fingerprint(parts: &Parts, body: &Bytes) -> String {
         media_type.map_or(b"", HeaderValue::as_bytes),
         body,
     ];
+    let digits = |bytes: &[u8], count: usize| hex(&Sha256::digest(bytes))[..count].to_owned();
+    let mut fingerprint: String = parts.iter().map(|part| digits(part, PART_DIGITS)).collect();
     // No part except the body contains a line feed.
-    hex(&Sha256::digest(parts.join(&b'\n')))
+    fingerprint.push_str(&digits(&parts.join(&b'\n'), WHOLE_DIGITS));
+    fingerprint
+}
+
+/// Returns the names of the parts in which two requests differ, by their fingerprints. Empty if that is not known: one
+/// request in 65,536 differs in a part whose short digest is the same, and another program makes fingerprints of its own.
+pub(super) fn differing_parts(first: &str, second: &str) -> Vec<&'static str> {
+    let digests = |fingerprint: &str, part: usize| {
+        let is_own = fingerprint.len() == PARTS.len() * PART_DIGITS + WHOLE_DIGITS;
+        let range = part * PART_DIGITS..(part + 1) * PART_DIGITS;
+        is_own
+            .then(|| fingerprint.get(range).map(str::to_owned))
+            .flatten()
+    };
+    let differs = |part: usize| match (digests(first, part), digests(second, part)) {
+        (Some(first), Some(second)) => first != second,
+        _ => false,
+    };
+    let parts = PARTS.into_iter().enumerate();
+    parts
+        .filter_map(|(part, name)| differs(part).then_some(name))
+        .collect()
 }
 
 /// Returns the URI of the request as axum's outermost router got the request. Without axum, the
@@ -97,6 +128,25 @@ mod tests {
             assert_eq!(same, one);
         }
         assert_ne!(of("/pay", Some("other.example"), "x"), one);
+    }
+
+    #[test]
+    fn fingerprints_say_in_which_parts_two_requests_differ() {
+        let one = of("/pay?a=1", Some("127.0.0.1:3000"), "x");
+        for (other, parts) in [
+            (of("/pay?a=1", Some("127.0.0.1:3001"), "x"), &["host"][..]),
+            (
+                of("/pay?a=2", Some("127.0.0.1:3000"), "y"),
+                &["query", "body"],
+            ),
+            (of("/order?a=1", Some("127.0.0.1:3000"), "x"), &["path"]),
+            (one.clone(), &[]),
+            // Of another program.
+            ("order 7".to_owned(), &[]),
+        ] {
+            assert_eq!(differing_parts(&one, &other), parts);
+        }
+        assert_eq!(one.len(), 64);
     }
 
     #[test]

@@ -21,8 +21,8 @@ use crate::{
 
 const DAY: Duration = Duration::from_hours(24);
 
-const NO_KEY: &str = "the `Idempotency-Key` is missing: send a new UUID for each new request";
-const NO_CALLER: &str = "the caller of this request is not known, so its `Idempotency-Key` belongs to nobody: log in first";
+const NO_KEY: &str = "The `Idempotency-Key` is missing. Send a new UUID for each new request.";
+const NO_CALLER: &str = "The caller of this request is not known, so its `Idempotency-Key` belongs to nobody. Log in first.";
 
 /// Runs a POST or PATCH once in all processes together, however often a client sends it with the
 /// same `Idempotency-Key` (draft-ietf-httpapi-idempotency-key-header-07).

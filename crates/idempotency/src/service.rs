@@ -76,10 +76,15 @@ where
             let body = match read(body, layer.max_body).await {
                 Ok(Read::Complete(body)) => body,
                 Ok(Read::TooLarge(..)) => {
-                    let detail = "the body is larger than this route takes";
+                    let detail = "The body is larger than this route takes.";
                     return Ok(refusal(StatusCode::PAYLOAD_TOO_LARGE, detail));
                 }
-                Err(_) => return Ok(refusal(StatusCode::BAD_REQUEST, "the body broke off")),
+                Err(_) => {
+                    return Ok(refusal(
+                        StatusCode::BAD_REQUEST,
+                        "The body broke off. Send the request again.",
+                    ));
+                }
             };
             parts.extensions.insert(ServedUnder(name.clone()));
             let begin = Begin {
@@ -99,7 +104,7 @@ where
                 Err(Ok(panic)) => resume_unwind(panic),
                 // The runtime shuts down.
                 Err(Err(_)) => {
-                    let detail = "the server is shutting down; the outcome is unknown";
+                    let detail = "The server is shutting down, and nobody knows whether the request was done. Repeat it with the same key.";
                     Ok(refusal(StatusCode::SERVICE_UNAVAILABLE, detail))
                 }
             }
@@ -147,7 +152,8 @@ impl IdempotencyLayer {
             }
             Err(_) => {
                 let status = StatusCode::INTERNAL_SERVER_ERROR;
-                (None, refusal(status, "the response broke off"))
+                let detail = "The response broke off, and the request may have been done. A repeat with the same key does not run it again.";
+                (None, refusal(status, detail))
             }
         };
         let finish = Finish::new(begin.name, begin.owner, stored, self.lifetime);
@@ -386,7 +392,7 @@ mod tests {
             let (status, body) = self.pay().await;
             let expected = match expected_text {
                 "charge 1" => 200,
-                "not done" => 503,
+                "nothing was done" => 503,
                 _ => 409,
             };
             assert!(
@@ -402,7 +408,7 @@ mod tests {
         let site = Site::new(|database| database.away_for(3 * MINUTE));
         site.first().await;
         sleep(2 * MINUTE).await;
-        site.again("not done").await;
+        site.again("nothing was done").await;
         sleep(MINUTE + SOON).await;
         site.again("charge 1").await;
     }
@@ -415,7 +421,7 @@ mod tests {
             site.layer = site.layer.lifetime(lifetime);
             site.first().await;
             sleep(31 * MINUTE).await;
-            site.again("is unknown").await;
+            site.again("nobody knows").await;
         }
     }
 
@@ -438,7 +444,7 @@ mod tests {
             let site = Site::new(|_| {});
             site.database.set_faults(|faults| faults.late = late);
             let (status, body) = site.pay().await;
-            assert!(status == 503 && body.contains("not done"), "{body}");
+            assert!(status == 503 && body.contains("nothing was done"), "{body}");
             site.database
                 .set_faults(|faults| faults.late = Duration::ZERO);
             sleep(22 * MINUTE).await;
@@ -482,7 +488,7 @@ mod tests {
         let site = Site::new(|database| database.away_for(11 * MINUTE));
         site.first().await;
         sleep(12 * MINUTE).await;
-        site.again("is unknown").await;
+        site.again("nobody knows").await;
         let forget = async |key| site.layer.forget(&Scope::public(), key).await;
         assert!(!forget("other").await.expect("answers"));
         assert!(forget("k").await.expect("answers"));
@@ -520,7 +526,7 @@ mod tests {
         sleep(SOON).await;
         site.again("still being served").await;
         sleep(9 * MINUTE).await;
-        site.again("is unknown").await;
+        site.again("nobody knows").await;
         charge.await.expect("no panic");
         site.again("charge 1").await;
     }
@@ -529,7 +535,7 @@ mod tests {
     async fn shutdown_waits_for_the_response_to_be_stored_but_not_for_ever() {
         let brief: fn(&Database) = |database| database.away_for(SOON);
         let long: fn(&Database) = |database| database.away_for(5 * MINUTE);
-        for (outage, said) in [(brief, "charge 1"), (long, "is unknown")] {
+        for (outage, said) in [(brief, "charge 1"), (long, "nobody knows")] {
             let site = Site::new(outage);
             site.first().await;
             let asked = Instant::now();

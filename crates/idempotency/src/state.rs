@@ -3,6 +3,8 @@
 
 use perennial_store::{Begun, Error, RequestProgress};
 
+use crate::key::differing_parts;
+
 /// The answer to a request without a run of the service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum RequestAnswer<C> {
@@ -10,8 +12,8 @@ pub(super) enum RequestAnswer<C> {
     Replay(C),
     /// The request was done, and its response is not stored.
     NotStored,
-    /// The key belongs to another request.
-    OtherRequest,
+    /// The key belongs to another request, which differs in these parts.
+    OtherRequest(Vec<&'static str>),
     /// The first request with the key may still be running.
     InProgress,
     /// The first request with the key began, and its end is not known.
@@ -30,7 +32,9 @@ pub(super) fn begun<C>(fingerprint: &str, begun: Option<Begun<C>>) -> Option<Req
             fingerprint: first,
             progress,
         }) => match progress {
-            _ if first != fingerprint => RequestAnswer::OtherRequest,
+            _ if first != fingerprint => {
+                RequestAnswer::OtherRequest(differing_parts(&first, fingerprint))
+            }
             RequestProgress::Running => RequestAnswer::InProgress,
             RequestProgress::Unknown => RequestAnswer::Unknown,
             RequestProgress::Done(response) => {

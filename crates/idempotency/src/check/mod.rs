@@ -241,8 +241,10 @@ impl<const N: usize> Check<N> {
                 promises.replays(sent, *response).map(|()| "replayed")
             }
             RequestAnswer::NotStored => promises.names_done(sent).map(|()| "not stored"),
-            RequestAnswer::OtherRequest if first.is_some() && same.is_err() => Ok("other request"),
-            RequestAnswer::OtherRequest => Err(OTHER),
+            RequestAnswer::OtherRequest(_) if first.is_some() && same.is_err() => {
+                Ok("other request")
+            }
+            RequestAnswer::OtherRequest(_) => Err(OTHER),
             RequestAnswer::InProgress => same.map(|()| "in progress"),
             RequestAnswer::Unknown if world.may_be_unknown(self) => {
                 same.map(|()| "outcome unknown")

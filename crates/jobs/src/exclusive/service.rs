@@ -93,22 +93,24 @@ impl ExclusiveLayer {
         let name = name.as_str();
         let (status, detail, retry_in) = match error {
             None => {
-                let this = match &*self.action {
-                    "" => "this request".to_owned(),
-                    action => format!("this request for {action:?}"),
+                let what = match &*self.action {
+                    "" => "This request".to_owned(),
+                    action => format!("This request ({action})"),
                 };
                 let detail = format!(
-                    "{name:?} is in use by another request: {this} was not begun; try again later"
+                    "Another request is already running for {name:?}, and only one may. {what} was not begun. Try again later."
                 );
                 (self.refusal, detail, Some(self.wait))
             }
             Some(error) if error.kind() == ErrorKind::Lost => {
-                let detail = "the lock was lost meanwhile; the outcome is unknown";
+                let detail = "The lock was lost while the request ran, and nobody knows whether it was done. Look before you repeat it.";
                 (StatusCode::INTERNAL_SERVER_ERROR, detail.to_owned(), None)
             }
             // The store has logged the error.
             Some(_) => {
-                let detail = "the lock cannot be taken at the moment".to_owned();
+                let detail =
+                    "The lock cannot be taken at the moment, so nothing was done. Try again later."
+                        .to_owned();
                 (StatusCode::SERVICE_UNAVAILABLE, detail, Some(self.wait))
             }
         };

@@ -203,7 +203,7 @@ async fn a_service_whose_lease_is_lost_finishes_or_is_cancelled(db: Db) {
         if cancelled {
             let reply = reply.await.expect("is answered");
             assert_eq!(reply.status, 500, "{reply:?}");
-            assert!(reply.text().contains("is unknown"), "{reply:?}");
+            assert!(reply.text().contains("nobody knows"), "{reply:?}");
             go.notify_one();
         } else {
             tokio::time::sleep(Duration::from_millis(500)).await;
