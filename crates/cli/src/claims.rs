@@ -18,21 +18,14 @@ pub(crate) async fn show(
     expires: Option<&str>,
     as_json: bool,
 ) -> Result {
-    let mut connection = source.connect().await?;
-    for name in [Some(table), Some(lock), expires].into_iter().flatten() {
-        let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
-        if name.is_empty() || !name.chars().all(is_plain) {
-            return Err(Failure::Failed(format!(
-                "{name:?} cannot be a table or a column of claims: write letters, digits and `_`"
-            )));
-        }
-    }
-    // The type of each result is the same on the three databases.
-    let ends = expires.map_or_else(
-        || "0".to_owned(),
-        |column| format!("coalesce(max({column}), 0)"),
-    );
     let dialect = dialect_of(source.url()?)?;
+    let quoted_table = quoted(table, dialect)?;
+    let quoted_lock = quoted(lock, dialect)?;
+    // The type of each result is the same on the three databases.
+    let ends = match expires {
+        Some(column) => format!("coalesce(max({}), 0)", quoted(column, dialect)?),
+        None => "0".to_owned(),
+    };
     let text = match dialect {
         Dialect::MySql | Dialect::MariaDb | Dialect::Galera => "CHAR",
         _ => "TEXT",
@@ -40,10 +33,17 @@ pub(crate) async fn show(
     // Ages are by the database's clock.
     let now = dialect.render("{now}", "");
     let sql = format!(
-        "SELECT CAST({lock} AS {text}), count(*), {ends}, {now} FROM {table} WHERE {lock} NOT LIKE '-%' GROUP BY {lock} ORDER BY 2 DESC LIMIT 1000"
+        "SELECT CAST({quoted_lock} AS {text}), count(*), {ends}, {now} FROM {quoted_table} WHERE {quoted_lock} NOT LIKE '-%' \
+         GROUP BY {quoted_lock} ORDER BY 2 DESC LIMIT 1000"
     );
+    let mut connection = source.connect().await?;
     let rows = sqlx::query(AssertSqlSafe(sql)).fetch_all(&mut connection);
-    let rows = source.within(rows).await??;
+    let rows = source.within(rows).await?.map_err(|error| {
+        Failure::Failed(format!(
+            "the claims of {table:?} cannot be read: {error}. Name the application's table as its migration does, and its columns by \
+             --lock and --expires"
+        ))
+    })?;
     let (mut claims, mut now) = (Vec::new(), 0);
     for row in rows {
         let (id, count): (String, i64) = (row.try_get(0)?, row.try_get(1)?);
@@ -68,4 +68,28 @@ pub(crate) async fn show(
     });
     print::table(["lock id", "rows", "ends"], rows);
     Ok(())
+}
+
+/// Returns a name in quotes, so that it may be a word of SQL, or have capitals on PostgreSQL. A table may have its
+/// schema in front.
+fn quoted(name: &str, dialect: Dialect) -> Result<String> {
+    let is_plain = |part: &str| {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        !part.is_empty() && part.chars().all(allowed)
+    };
+    if !name.split('.').all(is_plain) {
+        return Err(Failure::Usage(format!(
+            "{name:?} cannot be a table or a column of claims: write letters, digits and `_`"
+        )));
+    }
+    let quote = match dialect {
+        Dialect::Postgres => '"',
+        // Not in double quotes: SQLite reads an unknown column in double quotes as a text.
+        _ => '`',
+    };
+    let parts: Vec<_> = name
+        .split('.')
+        .map(|part| format!("{quote}{part}{quote}"))
+        .collect();
+    Ok(parts.join("."))
 }

@@ -7,7 +7,11 @@ mod triggers;
 
 use serde_json::json;
 
-use crate::{Failure, Result, open::Source, print};
+use crate::{
+    Failure, Result,
+    open::Source,
+    print::{self, Colour},
+};
 
 use examined::ExaminedDatabase;
 
@@ -31,6 +35,17 @@ impl Verdict {
             Self::Warning => ("warning", "!"),
             Self::Failure => ("failure", "✗"),
             Self::NotChecked => ("not-checked", "?"),
+        }
+    }
+}
+
+impl Verdict {
+    fn colour(self) -> Option<Colour> {
+        match self {
+            Self::Skipped => None,
+            Self::Ok => Some(Colour::Green),
+            Self::Warning | Self::NotChecked => Some(Colour::Yellow),
+            Self::Failure => Some(Colour::Red),
         }
     }
 }
@@ -93,7 +108,7 @@ pub(crate) async fn run(
     }
     for name in chosen {
         if !CHECKS.iter().any(|(id, _)| id == name) {
-            return Err(Failure::Failed(format!(
+            return Err(Failure::Usage(format!(
                 "there is no check {name:?}; `perennial doctor --list` lists them"
             )));
         }
@@ -127,6 +142,7 @@ pub(crate) async fn run(
     } else {
         for Finding { id, verdict, text } in &findings {
             let (_, sign) = verdict.shown();
+            let sign = print::coloured(sign, verdict.colour());
             print::line(&format!("{sign} {id:<11} {}", print::text(text)));
         }
     }
@@ -139,7 +155,10 @@ pub(crate) async fn run(
 
 fn describe(failure: Failure) -> String {
     match failure {
-        Failure::Failed(why) | Failure::Missing(why) | Failure::Refused(why) => why,
+        Failure::Failed(why)
+        | Failure::Usage(why)
+        | Failure::Missing(why)
+        | Failure::Refused(why) => why,
         Failure::Findings | Failure::Status(..) => "the check failed".to_owned(),
     }
 }

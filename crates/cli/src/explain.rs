@@ -18,19 +18,19 @@ const MAX_ANSWER_BYTES: u64 = 1 << 20;
 
 #[derive(Args)]
 pub(crate) struct ExplainOptions {
-    /// The page, as in https://example.com/books?page=1.
+    /// The page: https://example.com/books?page=1.
     url: Uri,
-    /// The token that the site was built with.
+    /// The token that the site was built with, by `Builder::explain_token`.
     #[arg(long, env = "PERENNIAL_EXPLAIN_TOKEN", hide_env_values = true)]
-    token: String,
-    /// Ask the process at this address by HTTP, past the proxies in front, as in 127.0.0.1:3000.
+    token: Option<String>,
+    /// Ask the process at this address directly, past the proxies in front of it: 127.0.0.1:3000.
     #[arg(long, value_name = "ADDRESS")]
     via: Option<String>,
-    /// Run the page's handler for this request, too, and say whether the page differs by one of its headers. The handler
-    /// runs several times; nothing of it is stored.
+    /// Find out whether the page differs by one of the request's headers. The page's handler runs several times for
+    /// that, and nothing of it is stored.
     #[arg(long)]
     compare: bool,
-    /// A header of the request, as in 'Accept-Language: de'.
+    /// Send this header, such as 'Accept-Language: de'.
     #[arg(long = "header", short = 'H', value_parser = named)]
     headers: Vec<(String, String)>,
 }
@@ -82,7 +82,14 @@ impl ExplainOptions {
     fn ask(&self, limit: Duration) -> Result<Value> {
         let host = self.url.authority().ok_or_else(|| {
             let url = &self.url;
-            Failure::Failed(format!("{url} is no URL: write https://example.com{url}"))
+            Failure::Usage(format!("{url} is no URL: write https://example.com{url}"))
+        })?;
+        let token = self.token.as_deref().ok_or_else(|| {
+            Failure::Usage(
+                "the site answers only whoever knows its token: set PERENNIAL_EXPLAIN_TOKEN to the text that the site passes to \
+                 `Builder::explain_token`"
+                    .to_owned(),
+            )
         })?;
         let is_local = matches!(host.host(), "localhost" | "127.0.0.1" | "[::1]");
         let url = match &self.via {
@@ -92,7 +99,7 @@ impl ExplainOptions {
             }
             None if self.url.scheme() == Some(&Scheme::HTTPS) || is_local => self.url.to_string(),
             None => {
-                return Err(Failure::Failed(
+                return Err(Failure::Usage(
                     "the token would be sent in clear: write an https URL, or the address of the process by --via"
                         .to_owned(),
                 ));
@@ -108,7 +115,7 @@ impl ExplainOptions {
         let mut request = agent
             .get(&url)
             .header(header::HOST, host.as_str())
-            .header("Perennial-Explain", &self.token);
+            .header("Perennial-Explain", token);
         if self.compare {
             request = request.header("Perennial-Explain-Compare", "yes");
         }

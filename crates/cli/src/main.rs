@@ -16,7 +16,11 @@ mod show;
 mod triggers;
 mod watch;
 
-use std::{process::ExitCode, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
 
 use clap::{
     Args, CommandFactory, Parser, Subcommand,
@@ -32,19 +36,33 @@ use perennial::{
 
 use open::Source;
 
-/// Shows and changes the pages that Perennial stores, and runs commands under its locks.
+/// What the numbers mean with which the program ends.
+const EXIT_STATUS: &str = "\
+Exit status:
+  0   done
+  1   the database, the site or the command failed
+  2   wrong use, such as an unknown option or no database
+  3   there is no such key or lock
+  4   refused: not confirmed, or the target has changed since
+  5   doctor found something
+`perennial run` exits as its command does, and with
+  74  if the lock was lost while the command ran
+  75  if the lock is taken
+  126 if the command cannot be run
+  127 if the command was not found";
+
+/// Shows and changes the pages that Perennial has stored in a site's database, and runs commands under its locks.
 #[derive(Parser)]
 #[command(
     name = "perennial",
     version,
-    after_help = "Exit status: 0 done; 1 failed; 2 wrong use; 3 no such key or lock; 4 refused, as it was not confirmed or has \
-                  changed; 5 doctor found something. `run` ends as its command does; with 75 if the lock is taken, 74 if it \
-                  was lost, 126 and 127 if the command cannot be run or found."
+    max_term_width = 100,
+    after_help = EXIT_STATUS,
 )]
 struct Options {
     #[command(flatten)]
     source: Source,
-    /// Print JSON with the number of its schema, for commands that show something.
+    /// Print JSON for programs. It has a field `schema`, whose number changes when a field is renamed or removed.
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
@@ -53,99 +71,104 @@ struct Options {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Checks, numbers of stored pages and locks, and processes.
+    /// Show how the site is doing: checks, figures of the last hour, locks, latest generations and processes.
     Status,
-    /// The list of the stored entries.
+    /// List the stored pages and values.
     Entries(EntriesOptions),
-    /// One entry.
+    /// Show what is known about one page.
     Show {
+        /// The key, as `perennial entries` shows it.
         key: String,
-        /// Write the stored body to stdout, in place of the entry.
+        /// Write the stored body to stdout instead.
         #[arg(long)]
         body: bool,
     },
-    /// The latest generations of an entry.
-    History { key: String },
-    /// Make entries stale: visitors get the old version while the next request regenerates it.
+    /// Show when, why and for how long a page was generated.
+    History {
+        /// The key, as `perennial entries` shows it.
+        key: String,
+    },
+    /// Make pages stale. Visitors get the old version while the next request regenerates the page.
     Invalidate {
         #[command(flatten)]
         target: Target,
         #[command(flatten)]
         consent: Consent,
     },
-    /// Remove entries now, a key with its variants.
+    /// Remove pages, so that no visitor gets them any more. The next visitor waits for a new version.
     Purge {
         #[command(flatten)]
         target: Target,
         #[command(flatten)]
         consent: Consent,
     },
-    /// The locks that are held or in cooldown.
+    /// List the locks that are held, and the pages that wait after a failure.
     Locks {
-        /// The kind of the locks. Default: every kind.
+        /// List locks of this kind only.
         #[arg(long, value_parser = words::<LockKind>(LockKind::all().map(LockKind::as_str)))]
         kind: Option<LockKind>,
     },
-    /// Take a lock from its holder. The holder may still be at work.
+    /// Take a lock away from its holder, who may still be at work.
     Unlock {
+        /// The name of the lock, as `perennial locks` shows it.
         name: String,
-        /// The kind of the lock.
+        /// The kind of the lock, as `perennial locks` shows it.
         #[arg(long, default_value = "lock", value_parser = words::<LockKind>(LockKind::all().map(LockKind::as_str)))]
         kind: LockKind,
-        /// The fence that `locks` shows: another holder's lock is left alone.
+        /// The fence that `perennial locks` shows. If somebody else holds the lock by now, nothing is done.
         #[arg(long)]
         fence: Fence,
-        /// The name once more, in place of the question.
+        /// Repeat the name here instead of typing it when asked.
         #[arg(long, value_name = "NAME")]
         confirm: Option<String>,
     },
-    /// The claims on the rows of a table of jobs.
+    /// Show which workers have claimed rows of a table of jobs, and how many.
     Claims {
+        /// The application's table, with its schema if it has one.
         table: String,
-        /// The column with the lock id.
+        /// The column with the id of the claim.
         #[arg(long, default_value = "lock_id")]
         lock: String,
-        /// The column with the end of the claim, if the table has one.
+        /// The column with the time at which the claim ends, if the table has one.
         #[arg(long)]
         expires: Option<String>,
     },
-    /// Remove locks that nobody has held for long.
+    /// Remove the rows of locks that nobody has used for a long time.
     Prune {
-        /// The time since they were used.
+        /// How long they must have been unused.
         #[arg(long, default_value = "90d", value_parser = parse_duration)]
         unused: Duration,
     },
-    /// Print what a new site needs, to be copied: the lines of Cargo.toml for the database, a first layer, and the next
-    /// commands. Connects to nothing.
+    /// Print what a new site needs: lines for Cargo.toml, a first layer, and the next commands. Needs no connection.
     Init,
-    /// Print the statements that make the tables, for an administrator. Connects to nothing.
+    /// Print the SQL that creates Perennial's tables, for a migration or an administrator. Needs no connection.
     Ddl,
-    /// Print the triggers by which the database makes pages stale when rows of a table change, or check them. Installs
-    /// nothing.
+    /// Print the SQL of triggers that make pages stale when rows of a table change, or check installed ones.
     Triggers(triggers::TriggerOptions),
-    /// Check the database and its settings. Each finding has a remedy.
+    /// Check the database and its settings. Each finding says what to do about it.
     Doctor {
-        /// The checks to run; default: all of them.
+        /// Run these checks only.
         checks: Vec<String>,
-        /// Print the names of the checks.
+        /// List the checks.
         #[arg(long)]
         list: bool,
-        /// End with 5 for warnings, too.
+        /// Exit with 5 on warnings as well.
         #[arg(long)]
         strict: bool,
     },
-    /// Ask a running site whether a page is cached, why, and what to do. Needs no database.
+    /// Ask a running site why a page is or is not cached, and what to change. Needs no database.
     ///
     /// The site answers if it was built with `Builder::explain_token`. It generates and stores nothing.
     Explain(explain::ExplainOptions),
-    /// A live view of the status, locks and latest generations. Without a terminal, one line each
-    /// time.
+    /// Show the status, the locks and the latest generations again and again, until ctrl-c.
+    ///
+    /// Where the output is not a terminal, it is one line each time.
     Watch {
-        /// The time between two views.
+        /// How often.
         #[arg(long, default_value = "1s", value_parser = parse_duration)]
         every: Duration,
     },
-    /// Run a command on one machine at a time, under a lock that all machines on the database share.
+    /// Run a command on one machine at a time, under a lock in the database.
     ///
     /// Several machines may start the same job by cron. One runs it; the others find the lock taken,
     /// run nothing and exit with 75:
@@ -165,25 +188,30 @@ enum Command {
     #[cfg(target_os = "linux")]
     #[command(hide = true)]
     Keep(keep::KeepOptions),
-    /// Print a script of completions for a shell.
+    /// Print a completion script for a shell.
     Completions { shell: Shell },
+    /// Write the manual pages of all commands into a folder.
+    Man {
+        /// The folder, such as ~/.local/share/man/man1. It is created if it is missing.
+        folder: PathBuf,
+    },
 }
 
 #[derive(Args)]
 pub(crate) struct EntriesOptions {
-    /// The beginning of the keys.
-    #[arg(long, default_value = "")]
+    /// List keys that begin with this.
+    #[arg(long, default_value = "", hide_default_value = true)]
     prefix: String,
-    /// A tag of the entries.
+    /// List pages that have this tag.
     #[arg(long)]
     tag: Option<String>,
-    /// The state of the entries.
+    /// List pages in this state.
     #[arg(long, value_parser = words::<EntryState>(EntryState::all().map(EntryState::as_str)))]
     state: Option<EntryState>,
-    /// The largest number of entries, at most 1000.
+    /// How many to list, at most 1000.
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=1000))]
     limit: u16,
-    /// The place at which the page before ended.
+    /// Go on from here: the end of the output before says from where.
     #[arg(long)]
     from: Option<String>,
 }
@@ -191,25 +219,25 @@ pub(crate) struct EntriesOptions {
 #[derive(Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct Target {
-    /// The key, as in /books/1.
+    /// The key of a page, such as /books/1, with all its variants.
     key: Option<String>,
-    /// All entries with this tag.
+    /// All pages that have this tag.
     #[arg(long)]
     tag: Option<String>,
-    /// All entries that have a tag which begins with this.
+    /// All pages that have a tag which begins with this.
     #[arg(long)]
     tag_prefix: Option<String>,
-    /// All entries whose keys begin with this; an empty text means everything.
+    /// All pages whose keys begin with this. An empty text means everything.
     #[arg(long)]
     prefix: Option<String>,
 }
 
 #[derive(Args)]
 pub(crate) struct Consent {
-    /// Do it without a question.
+    /// Don't ask for confirmation.
     #[arg(long, short)]
     yes: bool,
-    /// Show the effect, and do nothing.
+    /// Say what would be done, and do nothing.
     #[arg(long, short = 'n')]
     dry_run: bool,
 }
@@ -219,6 +247,8 @@ pub(crate) struct Consent {
 pub(crate) enum Failure {
     /// The database or the command failed.
     Failed(String),
+    /// The command line makes no sense, such as without a database.
+    Usage(String),
     /// There is no such key or lock.
     Missing(String),
     /// The action was not confirmed, or its target has changed.
@@ -261,13 +291,14 @@ async fn main() -> ExitCode {
     let (code, message) = match carry_out(options).await {
         Ok(()) => (0, None),
         Err(Failure::Failed(why)) => (1, Some(why)),
+        Err(Failure::Usage(why)) => (2, Some(why)),
         Err(Failure::Missing(what)) => (3, Some(what)),
         Err(Failure::Refused(why)) => (4, Some(why)),
         Err(Failure::Findings) => (5, None),
         Err(Failure::Status(code, why)) => (code, why),
     };
     if let Some(message) = message {
-        eprintln!("perennial: {}", print::text(&message));
+        print::error(&message);
     }
     code.into()
 }
@@ -284,6 +315,7 @@ async fn carry_out(options: Options) -> Result {
             );
             Ok(())
         }
+        Command::Man { folder } => manual(&folder),
         Command::Ddl => {
             let ddl = source.builder().ddl(source.url()?)?;
             print::line(ddl.trim_end());
@@ -310,6 +342,24 @@ async fn carry_out(options: Options) -> Result {
             on_site(&site, command, json).await
         }
     }
+}
+
+/// Writes `perennial.1`, and `perennial-status.1` and so on.
+fn manual(folder: &Path) -> Result {
+    let written = std::fs::create_dir_all(folder)
+        .and_then(|()| clap_mangen::generate_to(Options::command(), folder));
+    written.map_err(|error| {
+        Failure::Failed(format!(
+            "cannot write the manual pages into {}: {error}",
+            folder.display()
+        ))
+    })?;
+    print::line(&format!(
+        "The manual pages are in {}: try `man {}/perennial.1`.",
+        folder.display(),
+        folder.display()
+    ));
+    Ok(())
 }
 
 async fn on_site(site: &Perennial, command: Command, json: bool) -> Result {

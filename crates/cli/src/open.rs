@@ -11,14 +11,14 @@ use crate::{Failure, Result};
 
 #[derive(Args)]
 pub(crate) struct Source {
-    /// The site's database, as in sqlite://site.db, postgres://user:password@host/site or
+    /// The site's database: sqlite://site.db, postgres://user:password@host/site or
     /// mysql://user:password@host/site.
     #[arg(long, env = "DATABASE_URL", hide_env_values = true, global = true)]
     database: Option<String>,
-    /// The beginning of the tables' names, as `Builder::table_prefix` sets it.
+    /// The prefix of the tables' names, if the site sets one by `Builder::table_prefix`.
     #[arg(long, default_value = "perennial_", global = true)]
     table_prefix: String,
-    /// The time limit of each statement.
+    /// The longest time to wait for a statement, and for the answer of a site.
     #[arg(long, default_value = "10s", value_parser = humantime::parse_duration, global = true)]
     timeout: Duration,
 }
@@ -26,7 +26,7 @@ pub(crate) struct Source {
 impl Source {
     pub(crate) fn url(&self) -> Result<&str> {
         self.database.as_deref().ok_or_else(|| {
-            Failure::Failed(
+            Failure::Usage(
                 "which database? Write --database sqlite://site.db, or set DATABASE_URL".to_owned(),
             )
         })

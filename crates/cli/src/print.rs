@@ -1,8 +1,9 @@
 //! Output: tables for people, JSON for programs. Characters of the database's texts that a terminal
-//! acts upon are escaped.
+//! acts upon are escaped. Colours go to a terminal alone, and not where `NO_COLOR` is set.
 
 use std::io::{self, IsTerminal, Write};
 
+use anstyle::{AnsiColor, Style};
 use comfy_table::{ContentArrangement, Table, presets::NOTHING};
 use perennial::entries::visible;
 pub(crate) use perennial_admin::time;
@@ -23,7 +24,34 @@ pub(crate) fn text(text: &str) -> String {
 
 /// Prints a line. Unlike `println!`, continues without a reader, as in `perennial entries | head`.
 pub(crate) fn line(line: &str) {
-    let _ = writeln!(io::stdout(), "{line}");
+    let _ = writeln!(anstream::stdout(), "{line}");
+}
+
+/// Prints what has gone wrong.
+pub(crate) fn error(message: &str) {
+    let name = coloured("perennial:", Some(Colour::Red));
+    let _ = writeln!(anstream::stderr(), "{name} {}", text(message));
+}
+
+/// The colour of a word or a sign whose meaning is clear without it.
+#[derive(Clone, Copy)]
+pub(crate) enum Colour {
+    Green,
+    Yellow,
+    Red,
+}
+
+/// Returns the text with the colour, which `line` leaves out where it is not wanted.
+pub(crate) fn coloured(text: &str, colour: Option<Colour>) -> String {
+    let Some(colour) = colour else {
+        return text.to_owned();
+    };
+    let style = Style::new().fg_color(Some(match colour {
+        Colour::Green => AnsiColor::Green.into(),
+        Colour::Yellow => AnsiColor::Yellow.into(),
+        Colour::Red => AnsiColor::Red.into(),
+    }));
+    format!("{style}{text}{style:#}")
 }
 
 /// Prints JSON with its schema.

@@ -5,14 +5,14 @@ use std::io::{self, IsTerminal, Write};
 use perennial::{
     Perennial,
     entries::{Entry, EntryFilter},
-    locks::LockKind,
+    locks::{LockInfo, LockKind},
 };
-use perennial_admin::{Generated, Report, runs};
+use perennial_admin::{Generated, Report, Verdict, rate, runs, size};
 use serde_json::json;
 
 use crate::{
     EntriesOptions, Failure, Result,
-    print::{self, time},
+    print::{self, Colour, time},
 };
 
 pub(crate) async fn status(site: &Perennial, as_json: bool) -> Result {
@@ -25,29 +25,76 @@ pub(crate) async fn status(site: &Perennial, as_json: bool) -> Result {
     Ok(())
 }
 
-/// Shows the checks, the figures and the processes of a report.
+/// Shows the checks, the figures, the locks, the latest generations and the processes of a report.
 pub(crate) fn summary(report: Report) {
     for check in &report.checks {
-        print::line(&format!(
-            "{:<8} {}",
-            check.result.sign(),
-            print::text(&check.text)
-        ));
+        let colour = match check.result {
+            Verdict::Ok => Colour::Green,
+            Verdict::Warning => Colour::Yellow,
+            Verdict::Failure => Colour::Red,
+        };
+        let sign = print::coloured(&format!("{:<10}", check.result.sign()), Some(colour));
+        print::line(&format!("{sign} {}", print::text(&check.text)));
+        if !check.remedy.is_empty() {
+            print::line(&format!("{:10} {}", "", print::text(&check.remedy)));
+        }
     }
-    for (number, what) in [
-        (report.pages, "stored pages"),
-        (report.stale, "of them stale"),
+    print::line("");
+    let hour = &report.last_hour;
+    let ratio = hour.hit_ratio().map_or_else(String::new, |ratio| {
+        format!(", {:.1} % hits", 100.0 * ratio)
+    });
+    let a_second = rate(hour.last_full_minute().requests, 60);
+    let store = match report.store_capacity {
+        Some(capacity) => format!(" of {}", size(capacity)),
+        None => String::new(),
+    };
+    for (name, text) in [
         (
-            report.failing.len() as u64,
-            "pages in cooldown after a failure",
+            "requests",
+            format!(
+                "{} in the last hour{ratio}; {a_second} a second in the last full minute",
+                hour.requests
+            ),
         ),
-        (report.held.len() as u64, "locks held"),
-        (report.bytes, "bytes of stored pages"),
+        (
+            "regenerations",
+            format!(
+                "{} in the last hour, {} of them failed",
+                hour.regenerations, hour.failures
+            ),
+        ),
+        (
+            "pages",
+            format!(
+                "{} stored, {} of them stale, {} in cooldown after a failure",
+                report.pages,
+                report.stale,
+                report.failing.len()
+            ),
+        ),
+        ("store", format!("{}{store}", size(report.stored_bytes))),
+        (
+            "memory",
+            format!(
+                "{} of {} in the processes that share their figures",
+                size(report.memory.bytes),
+                size(report.memory.capacity)
+            ),
+        ),
     ] {
-        print::line(&format!("{number:>10} {what}"));
+        print::line(&format!("{name:<14} {text}"));
     }
     for (table, bytes) in &report.tables {
-        print::line(&format!("{bytes:>10} bytes of {table}"));
+        print::line(&format!("{:<14} {} in {table}", "", size(*bytes)));
+    }
+    if !report.held.is_empty() {
+        print::line("");
+        table_of_locks(report.held);
+    }
+    if !report.latest.is_empty() {
+        print::line("");
+        latest(report.latest);
     }
     let rows = report.processes.into_iter().map(|it| {
         let silent_for = format!("{} ago", time(it.silent_for));
@@ -55,6 +102,7 @@ pub(crate) fn summary(report: Report) {
     });
     let rows: Vec<_> = rows.collect();
     if !rows.is_empty() {
+        print::line("");
         print::table(["process", "runs", "up for", "sign of life"], rows);
     }
 }
@@ -94,14 +142,14 @@ pub(crate) async fn entries(site: &Perennial, options: &EntriesOptions, as_json:
             it.key.clone(),
             it.state.as_str().to_owned(),
             age,
-            it.bytes.to_string(),
+            size(it.bytes),
             took,
             it.layer.clone(),
             holder,
         ]
     });
     print::table(
-        ["key", "state", "age", "bytes", "took", "layer", "held by"],
+        ["key", "state", "age", "size", "took", "layer", "held by"],
         rows,
     );
     if let Some(next) = page.next {
@@ -111,7 +159,7 @@ pub(crate) async fn entries(site: &Perennial, options: &EntriesOptions, as_json:
 }
 
 /// Shows the latest generations.
-pub(crate) fn latest(generations: Vec<Generated>) {
+fn latest(generations: Vec<Generated>) {
     let rows = generations.into_iter().map(|it| {
         let (key, it) = (it.key, it.version);
         let ago = format!("{} ago", time(it.ago));
@@ -157,7 +205,7 @@ pub(crate) async fn show(site: &Perennial, key: &str, as_json: bool) -> Result {
         ),
         ("next regeneration", next),
         ("status", status),
-        ("bytes", entry.bytes.to_string()),
+        ("size", size(entry.bytes)),
         ("layer", entry.layer),
         ("tags", entry.tags.join(", ")),
         ("revision", entry.revision.unwrap_or_default()),
@@ -205,7 +253,7 @@ pub(crate) async fn history(site: &Perennial, key: &str, as_json: bool) -> Resul
             ago,
             it.reason.to_string(),
             time(it.took),
-            it.bytes.to_string(),
+            size(it.bytes),
             content.to_owned(),
             it.process,
             it.fence.to_string(),
@@ -213,7 +261,7 @@ pub(crate) async fn history(site: &Perennial, key: &str, as_json: bool) -> Resul
     });
     print::table(
         [
-            "began", "reason", "took", "bytes", "content", "process", "fence",
+            "began", "reason", "took", "size", "content", "process", "fence",
         ],
         rows,
     );
@@ -231,6 +279,11 @@ pub(crate) async fn locks(site: &Perennial, kind: Option<LockKind>, as_json: boo
         print::line("No lock is held or in cooldown.");
         return Ok(());
     }
+    table_of_locks(locks);
+    Ok(())
+}
+
+fn table_of_locks(locks: Vec<LockInfo>) {
     let rows = locks.into_iter().map(|it| {
         let (label, action) = match it.holder {
             Some(holder) => (holder.label, holder.action),
@@ -252,5 +305,4 @@ pub(crate) async fn locks(site: &Perennial, kind: Option<LockKind>, as_json: boo
         ],
         rows,
     );
-    Ok(())
 }

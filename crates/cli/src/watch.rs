@@ -27,15 +27,10 @@ async fn refresh_until_stopped(site: &Perennial, every: Duration) -> Result {
     let mut ticks = tokio::time::interval(every.max(Duration::from_millis(100)));
     loop {
         ticks.tick().await;
-        let mut report = Report::read(site).await?;
+        let report = Report::read(site).await?;
         if io::stdout().is_terminal() {
             print::line(CLEAR);
-            let latest = std::mem::take(&mut report.latest);
             show::summary(report);
-            print::line("");
-            show::locks(site, None, false).await?;
-            print::line("");
-            show::latest(latest);
         } else {
             print::line(&format!(
                 "{} pages, {} stale, {} in cooldown, {} locks held",

@@ -313,7 +313,10 @@ impl<'a> ExaminedDatabase<'a> {
         let is_ok = checks
             .iter()
             .all(|check| check.result == report::Verdict::Ok);
-        let texts: Vec<_> = checks.iter().map(|check| &*check.text).collect();
+        let texts = checks
+            .iter()
+            .flat_map(|check| [&*check.text, &*check.remedy]);
+        let texts: Vec<_> = texts.filter(|text| !text.is_empty()).collect();
         let verdict = if is_ok { Verdict::Ok } else { Verdict::Warning };
         found(verdict, texts.join(" "))
     }
