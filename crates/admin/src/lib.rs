@@ -41,13 +41,17 @@
 #![warn(missing_debug_implementations, clippy::missing_errors_doc)]
 
 mod explanation;
+mod hour;
 #[cfg(feature = "page")]
 mod page;
 mod report;
 
 pub use explanation::{reason, remedy};
+pub use hour::LastHour;
+#[doc(hidden)]
+pub use hour::rate;
 #[cfg(feature = "page")]
 pub use page::{Access, Admin, CancellationToken};
-pub use report::{Check, Generated, Report, Verdict};
+pub use report::{Check, Generated, Memory, Report, Verdict};
 #[doc(hidden)]
-pub use report::{runs, time};
+pub use report::{runs, size, time};

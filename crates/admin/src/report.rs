@@ -15,6 +15,8 @@ use perennial::{
 };
 use serde::Serialize;
 
+use crate::hour::LastHour;
+
 /// The longest time of the report's statements together.
 const LIMIT: Duration = Duration::from_secs(3);
 
@@ -45,6 +47,11 @@ pub struct Report {
     /// The capacity of the store, in bytes. `None` means that it is not known: the command line has no
     /// setting for it.
     pub store_capacity: Option<u64>,
+    /// The sizes that the processes' memory tiers have and may have, in bytes, summed over the processes that share
+    /// their figures and are alive.
+    pub memory: Memory,
+    /// What the site did in the last hour.
+    pub last_hour: LastHour,
     /// The size of each table with its indexes, in bytes; on SQLite, of the file.
     pub tables: Vec<(String, u64)>,
     /// The locks of pages in cooldown: their last regeneration has failed.
@@ -59,6 +66,16 @@ pub struct Report {
     pub processes: Vec<ProcessStats>,
     /// The pages that this process has found changed although nobody had invalidated them, the latest one first.
     pub missed_invalidations: Vec<Arc<MissedInvalidation>>,
+}
+
+/// The memory tiers of the processes together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Memory {
+    /// The size of the pages in memory, in bytes.
+    pub bytes: u64,
+    /// The capacity, in bytes.
+    pub capacity: u64,
 }
 
 /// A generation of a page.
@@ -80,13 +97,29 @@ pub struct Check {
     pub id: &'static str,
     /// The result.
     pub result: Verdict,
-    /// The result in a sentence.
+    /// What was found, in a sentence.
     pub text: String,
+    /// What to do about it, in sentences. Empty if all is well.
+    pub remedy: String,
 }
 
 impl Check {
-    fn new(id: &'static str, result: Verdict, text: String) -> Self {
-        Self { id, result, text }
+    fn ok(id: &'static str, text: impl Into<String>) -> Self {
+        Self {
+            id,
+            result: Verdict::Ok,
+            text: text.into(),
+            remedy: String::new(),
+        }
+    }
+
+    fn warning(id: &'static str, text: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self {
+            id,
+            result: Verdict::Warning,
+            text: text.into(),
+            remedy: remedy.into(),
+        }
     }
 }
 
@@ -107,8 +140,8 @@ impl Verdict {
     pub fn sign(self) -> &'static str {
         match self {
             Self::Ok => "✓ ok",
-            Self::Warning => "! look",
-            Self::Failure => "✗ fails",
+            Self::Warning => "! warning",
+            Self::Failure => "✗ failure",
         }
     }
 }
@@ -118,10 +151,14 @@ impl Report {
     pub async fn of(site: &Perennial) -> Self {
         Self::read(site).await.unwrap_or_else(|error| {
             tracing::error!(target: "perennial_admin", error = format!("{error:#}"), "the database fails");
-            let text =
-                "The database fails; pages in memory are still served. The log has the error.";
+            let check = Check {
+                id: "database",
+                result: Verdict::Failure,
+                text: "The database fails. Pages in memory are still served.".to_owned(),
+                remedy: "The application's log has the error; `perennial doctor` examines the database.".to_owned(),
+            };
             Self {
-                checks: vec![Check::new("database", Verdict::Failure, text.to_owned())],
+                checks: vec![check],
                 ..Self::default()
             }
         })
@@ -137,12 +174,16 @@ impl Report {
         let read = tokio::time::timeout(LIMIT, Self::unchecked(site)).await;
         let mut report = read.unwrap_or_else(|_| Err(Error::timeout("report", LIMIT)))?;
         let took = asked.elapsed().as_millis();
-        let answers = format!("The database answers in {took} ms.");
         let checks = [
-            Some(Check::new("database", Verdict::Ok, answers)),
+            Some(Check::ok(
+                "database",
+                format!("The database answers in {took} ms."),
+            )),
             versions(&report.processes),
+            silent(&report.processes),
             clock(&report.processes, SystemTime::now()),
             Some(failing(&report.failing)),
+            hits(&report.last_hour),
             capacity(&report),
             missed(&report.missed_invalidations),
         ];
@@ -164,6 +205,12 @@ impl Report {
         let mut slow = latest.clone();
         slow.sort_by_key(|it| Reverse(it.version.took));
         slow.truncate(SHOWN);
+        let processes = site.processes().await?;
+        let alive = processes.iter().filter(|process| is_alive(process));
+        let memory = alive.fold(Memory::default(), |sum, process| Memory {
+            bytes: sum.bytes + process.stats.memory_bytes,
+            capacity: sum.capacity + process.stats.memory_capacity,
+        });
         let is_failing = |lock: &LockInfo| lock.kind == LockKind::Page && lock.holder.is_none();
         let is_held =
             |lock: &LockInfo| lock.kind != LockKind::Housekeeping && lock.holder.is_some();
@@ -183,9 +230,25 @@ impl Report {
             held: locks.iter().filter(|lock| is_held(lock)).cloned().collect(),
             latest: latest.into_iter().take(SHOWN).collect(),
             slow,
-            processes: site.processes().await?,
+            memory,
+            last_hour: LastHour::of(&processes, SystemTime::now()),
+            processes,
             missed_invalidations: site.missed_invalidations(),
         })
+    }
+}
+
+/// Returns a number of bytes, such as `12.3 kB`.
+#[doc(hidden)]
+#[must_use]
+pub fn size(bytes: u64) -> String {
+    #[allow(clippy::cast_precision_loss, reason = "one digit is shown")]
+    let number = bytes as f64;
+    match bytes {
+        0..1000 => format!("{bytes} B"),
+        1000..1_000_000 => format!("{:.1} kB", number / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", number / 1e6),
+        _ => format!("{:.1} GB", number / 1e9),
     }
 }
 
@@ -223,25 +286,42 @@ fn versions(processes: &[ProcessStats]) -> Option<Check> {
     let count = versions.len();
     versions.sort_unstable();
     versions.dedup();
-    let (result, text) = match &versions[..] {
+    Some(match &versions[..] {
         [] => return None,
-        [one] => (
-            Verdict::Ok,
-            match count {
-                1 => format!("One process runs {one}."),
-                many => format!("{many} processes run {one}."),
-            },
-        ),
-        many => (
-            Verdict::Warning,
+        [one] if count == 1 => Check::ok("versions", format!("One process runs {one}.")),
+        [one] => Check::ok("versions", format!("{count} processes run {one}.")),
+        many => Check::warning(
+            "versions",
             format!(
-                "The processes run {} versions ({}): fine during a deploy, and a process that was left behind otherwise.",
+                "The processes run {} versions: {}.",
                 many.len(),
                 many.join("; ")
             ),
+            "During a deploy that is as it should be. Otherwise end the process that was left behind: the list of processes \
+             names it.",
         ),
+    })
+}
+
+/// A process that ends by a shutdown takes its row with it.
+fn silent(processes: &[ProcessStats]) -> Option<Check> {
+    let mut silent = processes.iter().filter(|process| !is_alive(process));
+    let first = silent.next()?;
+    let others = match silent.count() {
+        0 => String::new(),
+        1 => ", and another one is silent, too".to_owned(),
+        many => format!(", and {many} others are silent, too"),
     };
-    Some(Check::new("versions", result, text))
+    Some(Check::warning(
+        "processes",
+        format!(
+            "The process {} has given no sign of life for {}{others}.",
+            first.label,
+            time(first.silent_for)
+        ),
+        "If it was killed or has crashed, its log says why, and this message goes within an hour: call `Perennial::shutdown` \
+         at the end of the program. If it still runs, it does not reach the database.",
+    ))
 }
 
 /// Compares this machine's clock with the database's: the sum of the time and the age of some figures.
@@ -251,74 +331,96 @@ fn clock(processes: &[ProcessStats], now: SystemTime) -> Option<Check> {
     let apart = now
         .duration_since(database)
         .unwrap_or_else(|error| error.duration());
-    let (result, text) = if apart > Duration::from_secs(5) {
-        let text = format!(
-            "The clocks of this machine and of the database are {} s apart. Perennial's ages follow the database's alone; the dates of responses follow this machine's.",
-            apart.as_secs()
-        );
-        (Verdict::Warning, text)
+    let seconds = apart.as_secs();
+    Some(if apart > Duration::from_secs(5) {
+        Check::warning(
+            "clock",
+            format!("The clocks of this machine and of the database are {seconds} s apart."),
+            "Let NTP set both. Perennial's ages follow the database's clock alone; the dates of responses follow this \
+             machine's.",
+        )
     } else {
         let text = "The clocks of this machine and of the database agree within 5 s.";
-        (Verdict::Ok, text.to_owned())
-    };
-    Some(Check::new("clock", result, text))
+        Check::ok("clock", text)
+    })
+}
+
+/// The number of requests in an hour from which their hit ratio means something.
+const MEANINGFUL_REQUESTS: u64 = 1000;
+
+/// A cache that answers less than half of the requests is usually asked under wrong keys, or bypassed.
+fn hits(hour: &LastHour) -> Option<Check> {
+    let ratio = hour.hit_ratio()?;
+    let percent = 100.0 * ratio;
+    let (requests, id) = (hour.requests, "hits");
+    Some(if requests >= MEANINGFUL_REQUESTS && ratio < 0.5 {
+        Check::warning(
+            id,
+            format!("Only {percent:.0} % of the last hour's {requests} requests were hits."),
+            "`perennial explain URL`, or the page Explain, says why a page is not cached. Usual reasons: parameters of the query \
+             that do not count are in the key (`Key::query` names those that do), a middleware's extension makes requests \
+             bypass the cache, or the interval is shorter than the time between two visits.",
+        )
+    } else {
+        let text = format!("{percent:.1} % of the last hour's {requests} requests were hits.");
+        Check::ok(id, text)
+    })
 }
 
 /// The store may exceed its capacity by the pages of a minute.
 fn capacity(report: &Report) -> Option<Check> {
     let (stored, capacity) = (report.stored_bytes, report.store_capacity?);
     let percent = u128::from(stored) * 100 / u128::from(capacity.max(1));
-    let (result, text) = if stored > capacity {
-        (
-            Verdict::Warning,
-            format!(
-                "The stored pages take {percent} % of the store's capacity: those that nobody has asked for since they became stale are removed once a \
-                 minute, and generated again when a visitor asks. A larger `store_capacity` keeps them."
-            ),
+    let text = format!("The stored pages take {percent} % of the store's capacity.");
+    Some(if stored > capacity {
+        Check::warning(
+            "capacity",
+            text,
+            "Set a larger `Builder::store_capacity`. Until then, pages that nobody has asked for since they became stale are \
+             removed once a minute, and generated again when a visitor asks.",
         )
     } else {
-        (
-            Verdict::Ok,
-            format!("The stored pages take {percent} % of the store's capacity."),
-        )
-    };
-    Some(Check::new("capacity", result, text))
+        Check::ok("capacity", text)
+    })
 }
 
 /// Pages whose age alone has shown that their data had changed.
 fn missed(missed: &[Arc<MissedInvalidation>]) -> Option<Check> {
     let latest = missed.first()?;
-    let text = format!(
-        "{} had changed although nobody had invalidated {}, such as {}: look for the code that changes its data, which has to name one of \
-         its tags ({}), or make triggers (`perennial triggers`). A page that differs with each generation is listed, too.",
-        match missed.len() {
-            1 => "One page".to_owned(),
-            many => format!("{many} pages"),
-        },
-        if missed.len() == 1 { "it" } else { "them" },
-        latest.key,
-        latest.tags.join(", "),
-    );
-    Some(Check::new("missed-invalidations", Verdict::Warning, text))
+    let (count, they) = match missed.len() {
+        1 => ("One page".to_owned(), "it"),
+        many => (format!("{many} pages"), "them"),
+    };
+    Some(Check::warning(
+        "missed-invalidations",
+        format!(
+            "{count} had changed although nobody had invalidated {they}, such as {}.",
+            latest.key
+        ),
+        format!(
+            "The code that changes the page's data has to name one of its tags ({}), or triggers do it: `perennial triggers` prints \
+             them. A page that differs with each generation is listed, too.",
+            latest.tags.join(", ")
+        ),
+    ))
 }
 
 fn failing(failing: &[LockInfo]) -> Check {
-    let (result, text) = match failing {
-        [] => (
-            Verdict::Ok,
-            "No page is in cooldown after a failed regeneration.".to_owned(),
-        ),
-        [first, ..] => {
-            let text = format!(
-                "{} in cooldown after a failed regeneration, such as {}. The sites' logs have the errors.",
-                match failing.len() {
-                    1 => "One page is".to_owned(),
-                    many => format!("{many} pages are"),
-                },
-                first.name
-            );
-            (Verdict::Warning, text)
-        }
+    let [first, ..] = failing else {
+        let text = "No page is in cooldown after a failed regeneration.";
+        return Check::ok("regenerations", text);
     };
-    Check::new("regenerations", result, text)
+    let pages = match failing.len() {
+        1 => "One page is".to_owned(),
+        many => format!("{many} pages are"),
+    };
+    Check::warning(
+        "regenerations",
+        format!(
+            "{pages} in cooldown after a failed regeneration, such as {}.",
+            first.name
+        ),
+        "The sites' logs have the handlers' errors. Visitors get the old version, and the next attempt follows the cooldown; a \
+         purge ends it at once.",
+    )
 }

@@ -3,15 +3,27 @@
 
 use std::{
     net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
-use axum::{Router, extract::Path, response::Html, routing::get};
+use axum::{
+    Router,
+    body::Body,
+    extract::Path,
+    http::{Request, StatusCode},
+    response::Html,
+    routing::get,
+};
 use perennial::{DAY, Perennial, Refresh};
 use perennial_admin::{Access, Admin, CancellationToken};
-use perennial_testkit_browser::Driver;
+use perennial_testkit_browser::{Driver, View};
 use tempfile::TempDir;
 use thirtyfour::prelude::*;
+use tower::ServiceExt;
 
 /// Longer than anything that is waited for.
 const HANG: Duration = Duration::from_secs(60);
@@ -56,14 +68,102 @@ impl Page {
         found.click().await.expect("is clicked");
     }
 
-    async fn figure(&self, name: &str) -> u64 {
-        let cell = self
-            .browser
-            .find(By::Css(format!("[data-figure='{name}']")))
-            .await;
-        let text = cell.expect("is there").text().await.expect("has a text");
+    async fn stored_pages(&self) -> u64 {
+        // In one step, as the stream replaces the element.
+        let number = "return document.getElementById('stored-pages').textContent";
+        let number = self.browser.execute(number, Vec::new()).await;
+        let text: String = number.expect("is there").convert().expect("a text");
         text.parse().expect("a number")
     }
+}
+
+/// Adds the status page to the pages of a site, and serves both.
+async fn serve(
+    site: &Perennial,
+    pages: Router,
+    shutdown: &CancellationToken,
+) -> (String, tokio::task::JoinHandle<std::io::Result<()>>) {
+    let status = Admin::new(site.clone(), shutdown.clone(), |_| Access::full("operator"));
+    let status = status.pages(pages.clone());
+    let app = pages.nest("/status", status.router());
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a port");
+    let address: SocketAddr = listener.local_addr().expect("an address");
+    let ends = shutdown.clone().cancelled_owned();
+    let server = axum::serve(listener, app).with_graceful_shutdown(ends);
+    let server = tokio::spawn(async move { server.await });
+    (format!("http://{address}"), server)
+}
+
+/// A site with something in every list, and keys, tags and errors longer than a phone is wide.
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_fit_phones_tablets_and_desktops_by_day_and_by_night() {
+    let Some(driver) = Driver::start() else {
+        return;
+    };
+    let folder = TempDir::new().expect("a folder");
+    let url = format!("sqlite://{}", folder.path().join("site.db").display());
+    let site = Perennial::open(&url).await.expect("opens");
+    let shutdown = CancellationToken::new();
+    let visits = Arc::new(AtomicUsize::new(0));
+    let book = async move |Path(id): Path<String>| {
+        let visit = visits.fetch_add(1, Relaxed);
+        if id == "broken" && visit > 10 {
+            return Err(StatusCode::INTERNAL_SERVER_ERROR);
+        }
+        tokio::time::sleep(Duration::from_millis(visit as u64 % 7 * 5)).await;
+        Ok(Html(format!("<h1>{id}</h1><p>{visit}</p>")))
+    };
+    let layer = site.layer(Refresh::every(Duration::from_secs(2)));
+    let long = "a-very-long-name-".repeat(12);
+    let books = layer.tag("books").tag(&*long);
+    let pages = Router::new().route("/books/{id}", get(book).layer(books));
+    let (base, server) = serve(&site, pages.clone(), &shutdown).await;
+    for round in 0..3 {
+        for id in (1..30)
+            .map(|id| id.to_string())
+            .chain([long.clone(), "broken".to_owned()])
+        {
+            let request = Request::get(format!("/books/{id}")).body(Body::empty());
+            let response = pages.clone().oneshot(request.expect("a request")).await;
+            response.expect("answers");
+        }
+        if round == 0 {
+            tokio::time::sleep(Duration::from_secs(3)).await;
+        }
+    }
+    let lease = site
+        .locks()
+        .lock(&*long)
+        .action("imports the catalogue of a publisher");
+    let lease = lease.await.expect("is free");
+
+    let page = Page {
+        browser: driver.browser().await,
+        base,
+    };
+    for (name, path) in [
+        ("overview", "/status"),
+        ("entries", "/status/entries"),
+        ("entry", "/status/entry?key=/books/1"),
+        ("long-entry", &format!("/status/entry?key=/books/{long}")),
+        ("locks", "/status/locks"),
+        ("explain", "/status/explain?path=/books/1"),
+    ] {
+        page.open(path).await;
+        if name == "overview" {
+            page.shows("data-connected").await;
+        }
+        for view in View::all() {
+            view.fits(&page.browser, name).await;
+        }
+    }
+    page.browser.clone().quit().await.expect("ends");
+    lease.release().await.expect("is released");
+    shutdown.cancel();
+    server.await.expect("no panic").expect("no error");
+    site.shutdown().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -83,20 +183,11 @@ async fn each_button_works_in_a_browser() {
     };
     let books = site.layer(Refresh::every(DAY)).tag("books");
     let pages = Router::new().route("/books/{id}", get(book).layer(books));
-    let status = Admin::new(site.clone(), shutdown.clone(), |_| Access::full("operator"));
-    let status = status.pages(pages.clone());
-    let app = pages.nest("/status", status.router());
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
-        .await
-        .expect("a port");
-    let address: SocketAddr = listener.local_addr().expect("an address");
-    let ends = shutdown.clone().cancelled_owned();
-    let server = axum::serve(listener, app).with_graceful_shutdown(ends);
-    let server = tokio::spawn(async move { server.await });
+    let (base, server) = serve(&site, pages, &shutdown).await;
 
     let page = Page {
         browser: driver.browser().await,
-        base: format!("http://{address}"),
+        base,
     };
     let hostile = [
         SCRIPT.to_owned(),
@@ -113,7 +204,8 @@ async fn each_button_works_in_a_browser() {
     page.open("/books/1").await;
     page.open("/status").await;
     page.shows("data-connected").await;
-    let before = page.figure("stored pages").await;
+    let before = page.stored_pages().await;
+    let address = page.base.trim_start_matches("http://");
     let visitor = tokio::net::TcpStream::connect(address)
         .await
         .expect("connects");
@@ -121,7 +213,7 @@ async fn each_button_works_in_a_browser() {
     visitor.writable().await.expect("is writable");
     assert_eq!(visitor.try_write(request).expect("is sent"), request.len());
     until("the new page is counted", async || {
-        page.figure("stored pages").await == before + 1
+        page.stored_pages().await == before + 1
     })
     .await;
     site.invalidate_tag("seen at once")

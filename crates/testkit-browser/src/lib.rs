@@ -7,6 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use serde_json::json;
 use tempfile::TempDir;
 use thirtyfour::prelude::*;
 
@@ -83,6 +84,63 @@ impl Driver {
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
+    }
+}
+
+/// How a page is looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct View {
+    /// The width of the window in pixels, also below the smallest window of a desktop.
+    pub width: u32,
+    /// Whether the visitor's system has a dark theme.
+    pub is_dark: bool,
+}
+
+impl View {
+    /// A phone, a tablet and two desktops, each by day and by night.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let widths = [360, 768, 1280, 1600].into_iter();
+        widths.flat_map(|width| [false, true].map(|is_dark| Self { width, is_dark }))
+    }
+
+    /// Looks at pages in this way from now on, with a window of this height.
+    pub async fn show(self, browser: &WebDriver, height: u32) {
+        let devtools = browser.cdp();
+        let media =
+            json!({ "features": [{ "name": "prefers-color-scheme", "value": self.scheme() }] });
+        let metrics = json!({ "width": self.width, "height": height, "deviceScaleFactor": 1, "mobile": false });
+        for (command, parameters) in [
+            ("Emulation.setEmulatedMedia", media),
+            ("Emulation.setDeviceMetricsOverride", metrics),
+            ("Emulation.setScrollbarsHidden", json!({ "hidden": true })),
+        ] {
+            let done = devtools.send_raw(command, parameters).await;
+            done.expect("is set");
+        }
+    }
+
+    fn scheme(self) -> &'static str {
+        if self.is_dark { "dark" } else { "light" }
+    }
+
+    /// Looks at the present page in this way. With a folder in `PERENNIAL_SCREENSHOTS`, leaves a picture of the whole
+    /// page there.
+    ///
+    /// # Panics
+    ///
+    /// If the page is wider than the window, so that a visitor would have to scroll to the side.
+    pub async fn fits(self, browser: &WebDriver, name: &str) {
+        self.show(browser, 900).await;
+        let sizes = "const { scrollWidth, scrollHeight } = document.documentElement; return [scrollWidth, scrollHeight]";
+        let sizes = browser.execute(sizes, Vec::new()).await;
+        let (width, height): (u32, u32) = sizes.expect("has a size").convert().expect("numbers");
+        if let Some(folder) = std::env::var_os("PERENNIAL_SCREENSHOTS") {
+            self.show(browser, height.clamp(900, 4000)).await;
+            let file = format!("{name}-{}-{}.png", self.width, self.scheme());
+            let picture = std::path::Path::new(&folder).join(file);
+            browser.screenshot(&picture).await.expect("is written");
+        }
+        assert!(width <= self.width, "{name} is {width} px wide in {self:?}");
     }
 }
 

@@ -1,14 +1,12 @@
-// The open overview: figures each five seconds, and events as they happen. Without this file the pages
-// work by reloading them.
+// The open overview: what it shows at a glance anew each five seconds, and events as they happen. Without this file the
+// pages work by reloading them.
 "use strict";
-const live = document.querySelector("[data-live]");
+const live = document.getElementById("live");
 if (live) {
   const stream = new EventSource(live.dataset.live);
-  stream.addEventListener("figures", (message) => {
-    const figures = JSON.parse(message.data);
-    for (const cell of document.querySelectorAll("[data-figure]")) {
-      cell.textContent = figures[cell.dataset.figure];
-    }
+  stream.addEventListener("glance", (message) => {
+    // Whoever is about to follow a link by the keyboard keeps it.
+    if (!live.contains(document.activeElement)) live.innerHTML = JSON.parse(message.data);
     live.dataset.connected = "true";
   });
   stream.addEventListener("happened", (message) => {

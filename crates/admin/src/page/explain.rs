@@ -14,7 +14,7 @@ use serde::Deserialize;
 use super::{
     Admin,
     access::Viewer,
-    html::{Failed, page},
+    html::{Failed, page, prose},
 };
 use crate::{reason, remedy, time};
 
@@ -51,7 +51,7 @@ pub(crate) async fn explain(
         },
     };
     let body = html! {
-        form .search action={ (viewer.base) "/explain" } {
+        form .search.card action={ (viewer.base) "/explain" } {
             label { "Page " input name="path" value=(path) placeholder="/books?page=1"; }
             button { "Explain" }
         }
@@ -60,18 +60,28 @@ pub(crate) async fn explain(
     Ok(page(&viewer, "Explain", &body))
 }
 
+/// The answer first, then its reason and what to change, and only then what else is known.
 fn shown(explanation: &Explanation) -> Markup {
+    let remedy = remedy(explanation);
     html! {
-        table {
-            tr { th scope="row" { "Answer" } td { (explanation.served) } }
-            tr { th scope="row" { "Reason" } td { (reason(explanation)) } }
-            tr { th scope="row" { "To change it" } td { (remedy(explanation)) } }
-            tr { th scope="row" { "Layer" } td { (visible(&explanation.layer)) } }
-            @if let Some(key) = &explanation.key { tr { th scope="row" { "Key" } td .key { code { (visible(key)) } } } }
-            @if let Some(version) = &explanation.version {
-                tr { th scope="row" { "Age" } td { (time(version.age)) ", of an interval of " (time(version.interval)) } }
-                @for (name, texts) in [("Tags", &version.tags), ("Parts", &version.parts), ("Holes", &version.holes)] {
-                    @if !texts.is_empty() { tr { th scope="row" { (name) } td { (visible(&texts.join(", "))) } } }
+        section .card.answer {
+            p .figure { (explanation.served) }
+            p { (prose(&reason(explanation))) }
+            @if !remedy.is_empty() {
+                h2 { "To change it" }
+                p { (prose(remedy)) }
+            }
+        }
+        section .card {
+            h2 { "What is known" }
+            table {
+                tr { th scope="row" { "Layer" } td { (visible(&explanation.layer)) } }
+                @if let Some(key) = &explanation.key { tr { th scope="row" { "Key" } td .key { code { (visible(key)) } } } }
+                @if let Some(version) = &explanation.version {
+                    tr { th scope="row" { "Age" } td { (time(version.age)) ", of an interval of " (time(version.interval)) } }
+                    @for (name, texts) in [("Tags", &version.tags), ("Parts", &version.parts), ("Holes", &version.holes)] {
+                        @if !texts.is_empty() { tr { th scope="row" { (name) } td { (visible(&texts.join(", "))) } } }
+                    }
                 }
             }
         }

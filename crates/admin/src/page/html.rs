@@ -9,6 +9,7 @@ use maud::{DOCTYPE, Markup, html};
 use perennial::entries::{Entry, EntryState, PastVersion, visible};
 
 use super::access::Viewer;
+pub(crate) use crate::size;
 use crate::time;
 
 /// The length at which the lists cut a text, in characters.
@@ -38,16 +39,19 @@ pub(crate) fn short(text: &str) -> String {
     }
 }
 
-/// Returns a number of bytes, such as `12.3 kB`.
-pub(crate) fn size(bytes: u64) -> String {
-    #[allow(clippy::cast_precision_loss, reason = "one digit is shown")]
-    let number = bytes as f64;
-    match bytes {
-        0..1000 => format!("{bytes} B"),
-        1000..1_000_000 => format!("{:.1} kB", number / 1e3),
-        _ => format!("{:.1} MB", number / 1e6),
+/// Returns a sentence in which the parts between backticks are code.
+pub(crate) fn prose(text: &str) -> Markup {
+    html! {
+        @for (n, part) in text.split('`').enumerate() {
+            @if n % 2 == 1 { code { (visible(part)) } } @else { (visible(part)) }
+        }
     }
 }
+
+/// The drawing beside the name.
+const LEAVES: maud::PreEscaped<&str> = maud::PreEscaped(
+    r#"<svg viewBox="0 0 20 20" width="20" height="20" aria-hidden="true"><path d="M10 19V9m0 0C10 5 7 2 2 2c0 5 3 7 8 7zm0 4c0-4 3-6 8-6 0 4-3 6-8 6z"/></svg>"#,
+);
 
 /// Returns a page with the navigation.
 pub(crate) fn page(viewer: &Viewer, title: &str, body: &Markup) -> Html<String> {
@@ -66,13 +70,16 @@ pub(crate) fn page(viewer: &Viewer, title: &str, body: &Markup) -> Html<String> 
             body {
                 a .skip href="#main" { "To the content" }
                 header {
-                    strong { "Perennial" }
+                    a .brand href=(overview) { (LEAVES) "Perennial" }
                     nav aria-label="Pages" {
                         @for (path, name) in [("", "Overview"), ("/entries", "Entries"), ("/locks", "Locks"), ("/explain", "Explain")] {
                             @let here = name == title;
                             a href=@if path.is_empty() { (overview) } @else { (base) (path) }
                                 aria-current=[here.then_some("page")] { (name) }
                         }
+                    }
+                    form role="search" action={ (base) "/entries" } {
+                        input type="search" name="prefix" aria-label="Find a page by its key" placeholder="Find a page: /books";
                     }
                     span .user { (visible(&viewer.user)) @if !viewer.can_act { " (read-only)" } }
                 }
@@ -184,8 +191,8 @@ mod tests {
             ]
         );
         assert_eq!(
-            [999, 1500, 2_000_000].map(size),
-            ["999 B", "1.5 kB", "2.0 MB"]
+            [999, 1500, 2_000_000, 3_500_000_000].map(size),
+            ["999 B", "1.5 kB", "2.0 MB", "3.5 GB"]
         );
     }
 }

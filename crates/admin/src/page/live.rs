@@ -2,7 +2,7 @@
 //! The database is asked once in five seconds, however many pages are open.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::VecDeque,
     convert::Infallible,
     sync::{Arc, Mutex},
     time::Duration,
@@ -26,7 +26,7 @@ use perennial_store::locked;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Admin, access::Viewer};
+use super::{Admin, access::Viewer, glance::glance};
 use crate::Report;
 
 /// The number of events on the overview.
@@ -137,28 +137,16 @@ fn text_of(event: &Event) -> Option<String> {
     })
 }
 
-/// The figures of the overview, by their names.
-pub(crate) fn figures(report: &Report) -> BTreeMap<&'static str, u64> {
-    let failing = report.failing.len() as u64;
-    let held = report.held.len() as u64;
-    BTreeMap::from([
-        ("stored pages", report.pages),
-        ("stale pages", report.stale),
-        ("pages in cooldown", failing),
-        ("locks held", held),
-    ])
-}
-
-/// Sends figures each five seconds, and each event, until the shutdown.
-pub(crate) async fn stream(_: Viewer, State(admin): State<Arc<Admin>>) -> Response {
+/// Sends what the overview shows at a glance each five seconds, and each event, until the shutdown.
+pub(crate) async fn stream(viewer: Viewer, State(admin): State<Arc<Admin>>) -> Response {
     let sees = Arc::clone(&admin);
     let ticks = tokio::time::interval(SHARED);
-    let figures = stream::unfold((ticks, sees), async |(mut ticks, sees)| {
+    let glances = stream::unfold((ticks, sees, viewer), async |(mut ticks, sees, viewer)| {
         ticks.tick().await;
         let report = sees.report.of(&sees.site).await;
-        let figures = figures(&report);
-        let event = sse::Event::default().event("figures").json_data(figures);
-        Some((event, (ticks, sees)))
+        let html = glance(&report, &viewer.base).into_string();
+        let event = sse::Event::default().event("glance").json_data(html);
+        Some((event, (ticks, sees, viewer)))
     });
     let texts = stream::unfold(admin.site.subscribe(), async |mut events: Events| {
         let event = events.next().await?;
@@ -166,7 +154,7 @@ pub(crate) async fn stream(_: Viewer, State(admin): State<Arc<Admin>>) -> Respon
     });
     let texts = texts.filter_map(future::ready);
     let texts = texts.map(|text| sse::Event::default().event("happened").json_data(text));
-    let items = stream::select(Box::pin(figures), Box::pin(texts));
+    let items = stream::select(Box::pin(glances), Box::pin(texts));
     let items = items.filter_map(async |item| item.ok().map(Ok::<_, Infallible>));
     let ended = admin.shutdown.clone().cancelled_owned();
     let sse = Sse::new(items.take_until(Box::pin(ended))).keep_alive(KeepAlive::default());

@@ -6,10 +6,10 @@ mod actions;
 mod done;
 mod explain;
 mod figures;
+mod glance;
 mod html;
 mod live;
 mod pages;
-mod tiles;
 
 use std::{fmt, sync::Arc};
 

@@ -25,85 +25,112 @@ use super::{
     actions::lock_action,
     done::{After, done},
     figures::{Search, last_time},
-    html::{Failed, age_bar, message, page, short, size, sparkline, state},
-    live::figures,
-    tiles::{states, tiles},
+    glance::{glance, word},
+    html::{Failed, age_bar, message, page, prose, short, size, sparkline, state},
 };
+
+/// The number of missed invalidations on the overview: each of them has the same cause as the others, usually.
+const SHOWN_MISSED: usize = 5;
 
 /// The size of the shown source of a stored page, in bytes.
 const SOURCE: usize = 64 << 10;
 
 pub(crate) async fn overview(viewer: Viewer, State(admin): State<Arc<Admin>>) -> Html<String> {
     let report = admin.report.of(&admin.site).await;
-    let generations = |caption: &str, generations: &[Generated]| {
+    let generations = |title: &str, generations: &[Generated]| {
         html! {
-            div .wide { table {
-                caption { (caption) }
-                thead { tr { th { "Key" } th { "Began" } th { "Reason" } th { "Took" } th { "Size" } th { "Process" } } }
-                @for it in generations {
-                    tr {
-                        td .key { a href={ (viewer.base) "/entry?" (query(&[("key", &it.key)])) } { (short(&it.key)) } }
-                        td { (time(it.version.ago)) " ago" } td { (it.version.reason) }
-                        td .number { (time(it.version.took)) } td .number { (size(it.version.bytes)) }
-                        td { code { (visible(&it.version.process)) } }
-                    }
+            section .card {
+                h2 { (title) }
+                @if generations.is_empty() { p .note { "No page has been generated yet." } } @else {
+                    div .wide { table {
+                        thead { tr { th { "Key" } th { "Began" } th .minor { "Reason" } th .number { "Took" } th .number.minor { "Size" } } }
+                        @for it in generations {
+                            tr {
+                                (key_cell(&viewer, &it.key))
+                                td { (time(it.version.ago)) " ago" } td .minor { (it.version.reason) }
+                                td .number { (time(it.version.took)) } td .number.minor { (size(it.version.bytes)) }
+                            }
+                        }
+                    } }
                 }
-            } }
+            }
         }
     };
     let body = html! {
-        (tiles(&report))
-        (states(&report))
-        ul .checks {
-            @for check in &report.checks {
-                li data-result=(check.result.sign()) { strong { (check.result.sign()) } " " (visible(&check.text)) }
-            }
-        }
-        section .figures data-live={ (viewer.base) "/live" } {
-            table {
-                @for (name, number) in figures(&report) {
-                    tr { th scope="row" { (name) } td .number data-figure=(name) { (number) } }
-                }
-                @for (table, bytes) in &report.tables {
-                    tr { th scope="row" { "size of " (table) } td .number { (size(*bytes)) } }
+        div #live data-live={ (viewer.base) "/live" } { (glance(&report, &viewer.base)) }
+        @if !report.failing.is_empty() || !report.missed_invalidations.is_empty() { div .columns {
+            @if !report.failing.is_empty() {
+                section .card {
+                    h2 { "Pages in cooldown after a failed regeneration" }
+                    div .wide { table {
+                        thead { tr { th { "Key" } th { "Failed" } th { "Tried again in" } } }
+                        @for lock in report.failing.iter().take(SHOWN) {
+                            tr { (key_cell(&viewer, &lock.name)) td { (time(lock.age)) " ago" } td { (time(lock.remaining)) } }
+                        }
+                    } }
                 }
             }
-        }
-        @if !report.failing.is_empty() {
-            div .wide { table {
-                caption { "Pages in cooldown after a failed regeneration" }
-                thead { tr { th { "Key" } th { "Failed" } th { "Tried again in" } } }
-                @for lock in report.failing.iter().take(SHOWN) {
-                    tr { td .key { a href={ (viewer.base) "/entry?" (query(&[("key", &lock.name)])) } { (short(&lock.name)) } }
-                        td { (time(lock.age)) " ago" } td { (time(lock.remaining)) } }
+            @if !report.missed_invalidations.is_empty() {
+                section .card {
+                    h2 { "Missed invalidations, found by this process" }
+                    div .wide { table {
+                        thead { tr { th { "Key" } th { "Tags" } th .number { "Bytes changed" } th { "Age of the old version" } } }
+                        @for it in report.missed_invalidations.iter().take(SHOWN_MISSED) {
+                            tr { (key_cell(&viewer, &it.key)) td { (short(&it.tags.join(", "))) }
+                                td .number { (it.bytes) } td { (time(it.age)) } }
+                        }
+                    } }
                 }
-            } }
-        }
-        @if !report.missed_invalidations.is_empty() {
-            div .wide { table {
-                caption { "Pages of this process that had changed although nobody had invalidated them" }
-                thead { tr { th { "Key" } th { "Tags" } th { "Bytes changed" } th { "Age of the old version" } } }
-                @for it in report.missed_invalidations.iter().take(SHOWN) {
-                    tr { td .key { a href={ (viewer.base) "/entry?" (query(&[("key", &it.key)])) } { (short(&it.key)) } }
-                        td { (short(&it.tags.join(", "))) } td .number { (it.bytes) } td { (time(it.age)) } }
-                }
-            } }
-        }
-        (generations("The latest generations", &report.latest))
-        (generations("The slowest of the latest 200 generations", &report.slow))
-        h2 { "Processes" }
-        div .wide { table {
-            thead { tr { th { "Process" } th { "Runs" } th { "Up for" } th { "Last sign of life" } } }
-            @for process in &report.processes {
-                tr { td { code { (visible(&process.label)) } } td { (visible(&runs(process))) }
-                    td { (time(process.up_for)) } td { (time(process.silent_for)) " ago" } }
             }
         } }
-        p .note { "Processes that share their figures are listed, for an hour after their last sign of life." }
-        h2 { "Latest events of this process" }
-        ol #events { @for text in admin.latest.texts() { li { (short(&text)) } } }
+        div .columns {
+            (generations("Latest generations", &report.latest))
+            (generations("Slowest of the latest 200 generations", &report.slow))
+        }
+        div .columns.small {
+            section .card {
+                h2 { "Processes" }
+                @if report.processes.is_empty() {
+                    p .note { "No process shares its figures: " code { "Perennial::share_stats" } " lets one do so." }
+                } @else {
+                    div .wide { table {
+                        thead { tr { th { "Process" } th { "Runs" } th { "Up for" } th { "Last sign of life" } } }
+                        @for process in &report.processes {
+                            tr { td { code { (visible(&process.label)) } } td { (visible(&runs(process))) }
+                                td { (time(process.up_for)) } td { (time(process.silent_for)) " ago" } }
+                        }
+                    } }
+                }
+            }
+            section .card {
+                h2 { "Checks" }
+                ul .checks {
+                    @for check in &report.checks {
+                        li data-result=(word(check.result)) { strong { (check.result.sign()) } " " (prose(&check.text)) }
+                    }
+                }
+            }
+            section .card {
+                h2 { "Tables" }
+                table {
+                    @for (table, bytes) in &report.tables {
+                        tr { th scope="row" { code { (table) } } td .number { (size(*bytes)) } }
+                    }
+                }
+            }
+        }
+        section .card {
+            h2 { "Latest events of this process" }
+            ol #events { @for text in admin.latest.texts() { li { (short(&text)) } } }
+        }
     };
     page(&viewer, "Overview", &body)
+}
+
+/// The cell of a key, which leads to the page of its entry.
+fn key_cell(viewer: &Viewer, key: &str) -> Markup {
+    let link = format!("{}/entry?{}", viewer.base, query(&[("key", key)]));
+    html! { td .key { a href=(link) { (short(key)) } } }
 }
 
 pub(crate) async fn entries(
@@ -126,7 +153,7 @@ pub(crate) async fn entries(
     });
     let body = html! {
         (done(&after))
-        form .search action={ (viewer.base) "/entries" } {
+        form .search.card action={ (viewer.base) "/entries" } {
             label { "Key begins with " input name="prefix" value=(search.prefix); }
             label { "Tag " input name="tag" value=(search.tag); }
             label { "State " select name="state" {
@@ -145,17 +172,18 @@ pub(crate) async fn entries(
         @if found.entries.is_empty() {
             p { "No entry of this page matches." @if next.is_some() { " There are more pages." } }
         } @else {
-            div .wide { table .entries {
+            div .card.wide { table .entries {
                 thead { tr {
-                    th { "Key" } th { "Layer" } th { "State" } th { "Age" } th { "Size" }
-                    th { "In memory" } th { "Generation times" } th { "Holder" }
+                    th { "Key" } th .minor { "Layer" } th { "State" } th { "Age" } th .number { "Size" }
+                    th .number { "In memory" } th { "Generation times" } th { "Holder" }
                 } }
                 @for entry in &found.entries { (row(&viewer, entry)) }
             } }
         }
         @if let Some(next) = next { p { a href=(next) { "Next page" } } }
         @if viewer.can_act {
-            h2 { "Many pages" }
+            section .card.many {
+            h2 { "Many pages at once" }
             @for (what, label) in [("prefix", "All keys that begin with "), ("tag", "All entries with the tag ")] {
                 form action={ (viewer.base) "/many" } {
                     input type="hidden" name="what" value=(what);
@@ -164,17 +192,17 @@ pub(crate) async fn entries(
                     button name="act" value="purge" { "Count and purge…" }
                 }
             }
+            }
         }
     };
     Ok(page(&viewer, "Entries", &body))
 }
 
 fn row(viewer: &Viewer, entry: &Entry) -> Markup {
-    let link = format!("{}/entry?{}", viewer.base, query(&[("key", &entry.key)]));
     html! {
         tr {
-            td .key { a href=(link) { (short(&entry.key)) } }
-            td { (short(&entry.layer)) }
+            (key_cell(viewer, &entry.key))
+            td .minor { (short(&entry.layer)) }
             td { (state(entry.state)) }
             td { (age_bar(entry)) }
             td .number { (size(entry.bytes)) }
@@ -206,8 +234,8 @@ pub(crate) async fn entry(
     let identity = query(&[("key", &entry.key), ("fence", &entry.fence.to_string())]);
     let body = html! {
         (done(&after))
-        p .key { code { (visible(&entry.key)) } }
-        table {
+        p .key.title { code { (visible(&entry.key)) } }
+        div .columns { section .card { h2 { "State" } table {
             tr { th scope="row" { "State" } td { (state(entry.state)) } }
             tr { th scope="row" { "Age" } td { (age_bar(&entry)) } }
             tr { th scope="row" { "Next regeneration" } td {
@@ -230,27 +258,27 @@ pub(crate) async fn entry(
                     button name="act" value=(act) { (label) }
                 }
             } }
-        }
-        h2 { "History" }
+        } }
+        section .card { h2 { "History" }
         div .wide { table {
-            thead { tr { th { "Began" } th { "Reason" } th { "Took" } th { "Size" } th { "Content" } th { "Process" } th { "Fence" } } }
+            thead { tr { th { "Began" } th { "Reason" } th .number { "Took" } th .number { "Size" } th { "Content" } th { "Process" } th .minor { "Fence" } } }
             @for it in &entry.history {
                 tr {
                     td { (time(it.ago)) " ago" } td { (it.reason) } td .number { (time(it.took)) }
                     td .number { (size(it.bytes)) } td { @if it.changed { "changed" } @else { "unchanged" } }
-                    td { code { (visible(&it.process)) } } td { (it.fence) }
+                    td { code { (visible(&it.process)) } } td .minor { (it.fence) }
                 }
             }
-        } }
+        } } } }
         @if let Some(stored) = stored {
-            h2 { "Content" }
+            section .card.content { h2 { "Content" }
             table { caption { "Headers" } @for (name, value) in stored.headers() {
                 tr { th scope="row" { (name) } td { (visible(&String::from_utf8_lossy(value.as_bytes()))) } }
             } }
             @if is_html(stored.headers().get(header::CONTENT_TYPE)) {
                 iframe sandbox="" title="Preview without rights" src=(preview) {}
             }
-            details { summary { "Source" } pre { (source(stored.body())) } }
+            details { summary { "Source" } pre { (source(stored.body())) } } }
         }
     };
     Ok(page(&viewer, "Entry", &body).into_response())
@@ -296,8 +324,8 @@ pub(crate) async fn locks(
     let body = html! {
         (done(&after))
         p .note { "Locks that are held or in cooldown, of all processes. A lock of the kind page is held while a page is regenerated." }
-        @if locks.is_empty() { p { "No lock is held." } } @else {
-            div .wide { table {
+        @if locks.is_empty() { p .card { "No lock is held." } } @else {
+            div .card.wide { table {
                 thead { tr { th { "Kind" } th { "Name" } th { "Holder" } th { "Does" } th { "Held for" } th { "Ends in" } th { "Fence" } th { "" } } }
                 @for lock in &locks { (lock_row(&viewer, lock)) }
             } }
