@@ -38,6 +38,8 @@ async fn state(State(demo): State<Arc<Demo>>) -> Json<Value> {
     state["shops"] = demo.shops.snapshot();
     state["delay_ms"] = json!(demo.shops.settings().delay_ms);
     state["round_s"] = json!(ROUND.as_secs());
+    let up_for = now.duration_since(demo.shops.since());
+    state["up_ms"] = json!(up_for.unwrap_or_default().as_millis());
     let [with, without] = [round.with, round.without];
     state["round"] =
         json!({ "with": with, "without": without, "steps": rounds::steps(&round, &leases) });
@@ -57,7 +59,7 @@ async fn state(State(demo): State<Arc<Demo>>) -> Json<Value> {
         })
     });
     state["leases"] = leases.collect();
-    let stories = STORIES.map(|(title, look)| json!([title, look]));
+    let stories = STORIES.map(|(title, watch)| json!([title, watch]));
     state["titles"] = json!(stories);
     Json(state)
 }

@@ -36,8 +36,10 @@ pub(crate) async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         demo.show_round(number).await?;
     }
     let mut failed = 0;
-    for (number, (title, look)) in (1..).zip(STORIES) {
-        print(format_args!("Story {number}: {title}.\n  Look at: {look}"));
+    for (number, (title, watch)) in (1..).zip(STORIES) {
+        print(format_args!(
+            "Story {number}: {title}.\n  Watch for: {watch}"
+        ));
         let told = demo.tell(number).await;
         let (ok, sentence) = told.map_err(|error| error.to_string())?;
         print(format_args!(

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use thirtyfour::prelude::*;
 
 use perennial_testkit::{Folder, program::Program, until};
-use perennial_testkit_browser::Driver;
+use perennial_testkit_browser::{Driver, View};
 
 /// The time in which a visitor has seen the round.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -77,12 +77,25 @@ async fn visitor_who_touches_nothing_sees_the_round_and_each_story_goes_as_promi
         "not seen within {PATIENCE:?}: {missed:?}"
     );
 
+    let headline = async |id: &str| {
+        let number = browser.find(By::Id(id)).await.expect("is there");
+        number.text().await.expect("has a text")
+    };
+    assert_eq!(headline("with-waited").await, "0", "visitors of Perennial");
+    for view in View::all() {
+        view.fits(&browser, "demonstration").await;
+    }
+
     if let Some(picture) = std::env::var_os("PERENNIAL_PICTURE") {
-        let _ = browser.set_window_rect(0, 0, 1180, 1010).await;
+        let view = View {
+            width: 1180,
+            is_dark: false,
+        };
+        view.show(&browser, 730).await;
         until("the third round has its new version", async || {
             let text = text(&browser).await;
             let rounds = text.matches("published").count();
-            rounds > 3 && text.contains("is served by A and B.") && text.contains("generations: 2")
+            rounds > 3 && text.contains("is served by A and B.")
         })
         .await;
         let picture = std::path::PathBuf::from(picture);

@@ -25,7 +25,7 @@ fn plain_text_tells_two_rounds_and_six_stories() {
     let output = command.output().expect("runs");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{output:?}");
-    assert_eq!(said.matches("Look at: ").count(), 6, "{said}");
+    assert_eq!(said.matches("Watch for: ").count(), 6, "{said}");
     assert_eq!(said.matches("Round at ").count(), 2, "{said}");
     assert!(said.contains("visitors: "), "{said}");
     assert!(!said.contains('✗'), "{said}");
