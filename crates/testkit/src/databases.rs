@@ -400,7 +400,6 @@ impl Db {
     }
 
     /// Returns the stored fence and body of a path.
-    #[cfg(any(feature = "postgres", feature = "mysql"))]
     pub async fn entry(&self, path: &str) -> Option<(i64, String)> {
         let sql = format!("SELECT fence, body FROM perennial_entry WHERE name = '{path}'");
         let query = sqlx::query_as::<_, (i64, Vec<u8>)>(AssertSqlSafe(sql));

@@ -1,7 +1,7 @@
 //! Metrics for Prometheus: a page behind Perennial, and `/metrics` beside it.
 //!
 //! ```text
-//! cargo run -p perennial-examples --features metrics --bin metrics
+//! cargo run -p perennial-examples --bin metrics
 //! curl -s http://127.0.0.1:3000/slow http://127.0.0.1:3000/slow; curl -s http://127.0.0.1:3000/metrics
 //! ```
 

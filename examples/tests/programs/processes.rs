@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use perennial_testkit::{
-    Crowd, Db, Origin, Reply, get, on_each_database, on_each_server, page, program::Gateway, until,
+    Crowd, Db, Origin, Reply, get, on_each_database, page, program::Gateway, until,
 };
 
 const EVERY: Duration = Duration::from_secs(1);
@@ -171,7 +171,7 @@ mod servers {
     use super::*;
     use perennial_testkit::{Folder, clock::Clock};
 
-    on_each_server! {
+    perennial_testkit::on_each_server! {
         processes_whose_clocks_differ_behave_alike
     }
 
