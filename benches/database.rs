@@ -208,8 +208,10 @@ async fn pages(url: &str, number: usize) {
         let log = log_position(&mut admin, url).await.zip(before);
         let log = log.map(|(after, before)| (after - before) / number as i64);
         let server = server_time(url).saturating_sub(server) / number as u32;
+        let log = log.map_or_else(String::new, |bytes| format!(", {bytes} bytes of log"));
         println!(
-            "  {what} of 20 KiB, with its lock: {took:.1?}, of which the server's processors {server:.1?}; {log:?} bytes of log"
+            "  {what} of 20 KiB, with its lock: {took:.1?}{}{log}",
+            of_server(server)
         );
     }
     let mut took = [Duration::ZERO; ROUNDS];
@@ -255,11 +257,19 @@ async fn sustained(url: &str, turn: Duration) {
     let share =
         server_time(url).saturating_sub(server).as_secs_f64() / start.elapsed().as_secs_f64();
     println!(
-        "  pages of 1 KiB through {CONNECTIONS} connections: {rate:.0} regenerations a second, {:.0} commits; the server's processors {:.1?} each",
+        "  pages of 1 KiB through {CONNECTIONS} connections: {rate:.0} regenerations a second, {:.0} commits{}",
         3.0 * rate,
-        Duration::from_secs_f64(share / rate)
+        of_server(Duration::from_secs_f64(share / rate))
     );
     drop_tables(&mut admin).await;
+}
+
+/// The server's part of the time of a regeneration, where it is known.
+fn of_server(time: Duration) -> String {
+    match time {
+        Duration::ZERO => String::new(),
+        time => format!("; the server's processors take {time:.1?} for each"),
+    }
 }
 
 fn page_name(page: usize) -> LockName {
@@ -333,6 +343,7 @@ async fn log_position(admin: &mut AnyConnection, url: &str) -> Option<i64> {
 async fn drop_tables(admin: &mut AnyConnection) {
     for table in [
         "bench_outbox",
+        "bench_process",
         "bench_request",
         "bench_lock",
         "bench_entry",

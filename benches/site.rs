@@ -12,15 +12,11 @@ use std::{
 
 use axum::{Router, body::Body, http::Request, routing::get};
 use http_body_util::BodyExt;
-use perennial::{DAY, Perennial, Refresh};
+use perennial::{Builder, DAY, Perennial, Refresh, sql::Database};
+use perennial_store::{Backend, Call, CallFuture};
 use perennial_testkit::Folder;
 use tokio::task::JoinSet;
 use tower::Service;
-use tracing::{Event, Subscriber, field::Visit};
-use tracing_subscriber::{
-    Layer,
-    layer::{Context, SubscriberExt},
-};
 
 /// The amount of work; small when run as a test.
 struct Extent {
@@ -47,27 +43,23 @@ static EXTENT: LazyLock<Extent> = LazyLock::new(|| {
 
 #[tokio::main]
 async fn main() {
-    let statements = Statements::default();
-    let subscriber = tracing_subscriber::registry().with(statements.clone());
-    tracing::subscriber::set_global_default(subscriber).expect("the only one");
-    load(&statements).await;
-    million(&statements).await;
+    load().await;
+    million().await;
 }
 
 /// A page under constant load that is regenerated each second.
-async fn load(statements: &Statements) {
+async fn load() {
     let folder = Folder::new();
+    let database = Counting::open(&folder.url()).await;
     let generated = Arc::new(AtomicUsize::new(0));
     let generations = Arc::clone(&generated);
     let page = get(async move || generations.fetch_add(1, Relaxed).to_string());
-    let layer = folder
-        .site()
-        .await
-        .layer(Refresh::every(Duration::from_secs(1)));
+    let site = database.site(Perennial::builder());
+    let layer = site.layer(Refresh::every(Duration::from_secs(1)));
     let app = Router::new().route("/", page.layer(layer)).with_state(());
     ask(&mut app.clone(), "/").await;
     let end = Instant::now() + EXTENT.load;
-    statements.take();
+    database.take();
     let mut visitors = JoinSet::new();
     for _ in 0..8 {
         let mut app = app.clone();
@@ -83,7 +75,7 @@ async fn load(statements: &Statements) {
         });
     }
     let requests: u64 = visitors.join_all().await.into_iter().sum();
-    let (syncs, others) = statements.take();
+    let (syncs, others) = database.take();
     let refreshes = generated.load(Relaxed) - 1;
     let seconds = EXTENT.load.as_secs_f64();
     println!(
@@ -106,7 +98,7 @@ async fn ask(app: &mut Router, path: &str) -> usize {
 }
 
 /// More pages than memory has room for.
-async fn million(statements: &Statements) {
+async fn million() {
     let folder = Folder::new();
     drop(folder.site().await);
     let pool = sqlx::SqlitePool::connect(&folder.url())
@@ -125,8 +117,11 @@ async fn million(statements: &Statements) {
     let alone = statement_alone(&pool).await;
     pool.close().await;
 
-    let builder = Perennial::builder().memory_capacity(64 << 20);
-    let site = builder.open(&folder.url()).await.expect("opens");
+    let builder = Perennial::builder()
+        .memory_capacity(64 << 20)
+        .store_capacity(16 << 30);
+    let database = Counting::open(&folder.url()).await;
+    let site = database.site(builder);
     let layer = site.layer(Refresh::every(DAY)).max_keys(usize::MAX);
     let page = get(async || -> &'static str { panic!("it is stored") });
     let app = Router::new()
@@ -141,7 +136,7 @@ async fn million(statements: &Statements) {
         let mut time = Duration::ZERO;
         // A first round fills the memory.
         for _ in 0..2 {
-            statements.take();
+            database.take();
             let start = Instant::now();
             let mut visitors = JoinSet::new();
             for visitor in 0..8 {
@@ -159,7 +154,7 @@ async fn million(statements: &Statements) {
             visitors.join_all().await;
             time = start.elapsed() / EXTENT.requests;
         }
-        let (_, others) = statements.take();
+        let (_, others) = database.take();
         println!(
             "| {name}: {which} | {time:.1?} a request, {:.3} statements a request |",
             others as f64 / f64::from(EXTENT.requests)
@@ -201,36 +196,36 @@ fn resident() -> usize {
     kibibytes.unwrap_or(0) >> 10
 }
 
-/// Counts sqlx's statements: syncs, and all others.
-#[derive(Clone, Default)]
-struct Statements(Arc<[AtomicUsize; 2]>);
+/// A database that counts its calls: syncs, and all others.
+#[derive(Clone)]
+struct Counting {
+    store: Arc<dyn Backend>,
+    calls: Arc<[AtomicUsize; 2]>,
+}
 
-impl Statements {
-    /// Since the last call.
+impl Counting {
+    async fn open(url: &str) -> Self {
+        let database = Database::open(url).await.expect("opens");
+        Self {
+            store: database.store("perennial_").await.expect("prepares").into(),
+            calls: Arc::default(),
+        }
+    }
+
+    fn site(&self, builder: Builder) -> Perennial {
+        builder.with_store(Box::new(self.clone())).expect("opens")
+    }
+
+    /// The syncs and the other calls since the last time.
     fn take(&self) -> (usize, usize) {
-        let [syncs, others] = &*self.0;
+        let [syncs, others] = &*self.calls;
         (syncs.swap(0, Relaxed), others.swap(0, Relaxed))
     }
 }
 
-impl<S: Subscriber> Layer<S> for Statements {
-    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        if event.metadata().target() == "sqlx::query" {
-            event.record(&mut self.clone());
-        }
-    }
-}
-
-impl Visit for Statements {
-    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
-        let value = match field.name() {
-            "summary" => format!("{value:?}"),
-            _ => return,
-        };
-        // The first statements of a connection belong to no request.
-        if !value.contains("PRAGMA") {
-            let which = usize::from(!value.contains("SELECT name, epoch"));
-            self.0[which].fetch_add(1, Relaxed);
-        }
+impl Backend for Counting {
+    fn call(&self, call: Call) -> CallFuture<'_> {
+        self.calls[usize::from(call.name() != "sync")].fetch_add(1, Relaxed);
+        self.store.call(call)
     }
 }
