@@ -9,10 +9,9 @@ use std::{slice, sync::Arc, time::Duration, vec};
 use axum::response::{IntoResponseParts, ResponseParts};
 use perennial_store::name::IntoNames;
 
-/// Says in a response at which age it is stale, in place of the policy's interval.
-///
-/// A handler that knows how long its page holds returns this beside the page. With another framework than axum, insert it
-/// into the extensions of the response.
+/// Says at which age a response is stale, instead of the policy's interval, for a handler that knows how long its
+/// page holds. The handler returns it beside the page. With another framework than axum, insert it into the
+/// extensions of the response.
 ///
 /// ```
 /// use std::time::Duration;

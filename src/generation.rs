@@ -88,8 +88,9 @@ impl Generation {
         }
     }
 
-    /// Sets the age at which what is generated is stale, in place of the policy's interval, as
-    /// [`RefreshAfter`](crate::RefreshAfter) does in a response. Of several calls, the shortest age counts.
+    /// Sets the age at which the page or the content is stale, instead of the policy's interval, as
+    /// [`RefreshAfter`](crate::RefreshAfter) does in a response. If it is called several times, the shortest age
+    /// counts.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
@@ -108,8 +109,9 @@ impl Generation {
         }
     }
 
-    /// Sets the time from now at which what is generated ends, as [`ExpireAfter`](crate::ExpireAfter) does in a
-    /// response: from then on it is neither served nor kept. Of several calls, the earliest end counts.
+    /// Sets the time, from now, after which the page or the content is neither served nor kept, as
+    /// [`ExpireAfter`](crate::ExpireAfter) does in a response. If it is called several times, the earliest end
+    /// counts.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {

@@ -1,4 +1,15 @@
-//! The guide, chapter by chapter.
+//! The guide, chapter by chapter. rustdoc lists the chapters by their names; this is the order in which to read them.
+//!
+//! | to begin | about pages | about jobs | your application | operating | reference |
+//! |---|---|---|---|---|---|
+//! | [quick start](quick_start) | [freshness and failures](freshness) | [locks and jobs](locks) | [your stack](stacks) | [operating] | [defaults and limits](defaults) |
+//! | [recipes] | [invalidation] | [idempotency] | [without axum](without_axum) | [log, metrics, alerts](monitoring) | [what is promised](promises) |
+//! | | [keys] | | [testing] | [scale] | [the protocol](protocol) |
+//! | | [logged-in users](logged_in_users) | | [migrating] | [troubleshooting] | |
+//! | | [pages with holes](holes) | | | | |
+//! | | [is my page cached?](is_my_page_cached) | | | | |
+//!
+//! The repository has these chapters as a book, with an introduction, a tutorial in ten steps and concepts with drawings.
 
 /// Makes a module of each file. At its end, a file defines its links as paths of the repository.
 /// The definitions here stand before the file's text, and Markdown takes the first one.
@@ -38,6 +49,18 @@ macro_rules! chapters {
 [soak]: https://docs.rs/crate/perennial/latest/source/docs/soak.svg
 [tested-site]: https://docs.rs/perennial-testing
 [testing-crate]: https://docs.rs/perennial-testing
+[development]: crate::guide::testing#while-you-develop
+[missed]: crate::guide::invalidation#what-was-forgotten
+[mysql]: https://docs.rs/crate/perennial/latest/source/docs/protocol/mysql.sql
+[postgres]: https://docs.rs/crate/perennial/latest/source/docs/protocol/postgres.sql
+[promises]: crate::guide::promises
+[reasons]: crate::guide::is_my_page_cached#the-reasons
+[record]: https://docs.rs/crate/perennial/latest/source/docs/design/0021-triggers.md
+[space]: crate::guide::operating#how-much-space
+[sqlite]: https://docs.rs/crate/perennial/latest/source/docs/protocol/sqlite.sql
+[testing]: crate::guide::testing
+[triggers]: crate::guide::invalidation#by-the-database-itself
+[troubleshooting]: crate::guide::troubleshooting
 [twice]: https://docs.rs/crate/perennial/latest/source/docs/debugging.md
 "]
         #[doc = include_str!($file)]
@@ -47,22 +70,24 @@ macro_rules! chapters {
 
 chapters! {
     quick_start "../docs/guide/quick-start.md",
-    logged_in_users "../docs/guide/logged-in-users.md",
-    holes "../docs/guide/holes.md",
-    keys "../docs/guide/keys.md",
-    is_my_page_cached "../docs/guide/is-my-page-cached.md",
+    recipes "../docs/recipes.md",
     freshness "../docs/guide/freshness.md",
     invalidation "../docs/guide/invalidation.md",
-    stacks "../docs/guide/stacks.md",
-    without_axum "../docs/guide/without-axum.md",
+    keys "../docs/guide/keys.md",
+    logged_in_users "../docs/guide/logged-in-users.md",
+    holes "../docs/guide/holes.md",
+    is_my_page_cached "../docs/guide/is-my-page-cached.md",
     locks "../docs/guide/locks.md",
     idempotency "../docs/guide/idempotency.md",
+    stacks "../docs/guide/stacks.md",
+    without_axum "../docs/guide/without-axum.md",
     testing "../docs/guide/testing.md",
-    defaults "../docs/guide/defaults.md",
+    migrating "../docs/guide/migrating.md",
     operating "../docs/guide/operating.md",
     monitoring "../docs/monitoring/README.md",
     scale "../docs/scale.md",
+    troubleshooting "../docs/troubleshooting.md",
+    defaults "../docs/guide/defaults.md",
     promises "../docs/guide/promises.md",
     protocol "../docs/protocol.md",
-    migrating "../docs/guide/migrating.md",
 }

@@ -43,8 +43,8 @@
 //! 4. [`invalidate_tag`](Perennial::invalidate_tag) and its family make pages stale when the data change.
 //! 5. [`value`](Perennial::value) and [`content`](Perennial::content) store what is smaller than a page, such as the
 //!    result of a slow query that several pages show.
-//! 6. The `guide` has all of this in chapters, from the first page to operating fifty processes. Begin with its
-//!    `quick_start`.
+//! 6. The [guide](https://docs.rs/perennial/latest/perennial/guide) has all of this in chapters, from the first page to
+//!    operating fifty processes. Begin with its quick start.
 //!
 //! # Features
 //!

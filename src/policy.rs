@@ -80,12 +80,11 @@ pub struct Refresh {
 }
 
 impl Refresh {
-    /// Creates a policy under which a version is stale at this age, counted from its publish by the
-    /// database's clock.
+    /// Creates the policy of most pages: a version is stale when it is as old as the interval.
     ///
-    /// The interval of a 404, 405, 410 or 414 is at most one minute, unless the response has a
-    /// [`RefreshAfter`](crate::RefreshAfter). With zero a version is always stale, and one request at a time
-    /// regenerates the page.
+    /// The age counts from the moment at which the version was published, by the database's clock. A 404, 405, 410 or
+    /// 414 is stale after a minute at most, unless the response has a [`RefreshAfter`](crate::RefreshAfter). With an
+    /// interval of zero, a version is always stale, and one request at a time regenerates the page.
     ///
     /// ```
     /// # use perennial::{DAY, Refresh};
@@ -113,10 +112,12 @@ impl Refresh {
         }
     }
 
-    /// Creates a policy under which a version is stale as soon as an occurrence of the schedule
-    /// lies between the begin of its generation and now, by the database's clock. Nothing runs at that time: the first
-    /// request after it regenerates, and visitors get the old version meanwhile. As for
-    /// [`every`](Self::every), a 404, 405, 410 or 414 is stale after a minute at the latest.
+    /// Creates a policy for pages that change at known times, such as each morning at six: a version is stale as soon
+    /// as such a time has passed since its generation began.
+    ///
+    /// Nothing runs at that time. The first request after it regenerates the page, and visitors get the old version
+    /// meanwhile. Times are compared by the database's clock. As with [`every`](Self::every), a 404, 405, 410 or 414
+    /// is stale after a minute at most.
     ///
     /// ```
     /// use std::time::{Duration, SystemTime};
@@ -143,16 +144,15 @@ impl Refresh {
         policy
     }
 
-    /// Creates a policy under which each response's own headers decide when the response is stale.
-    /// A response without them is stale as by `every(default)`.
+    /// Creates a policy under which the headers of each response decide when it is stale, as in an HTTP cache. If a
+    /// response has none of them, it is stale after `default`.
     ///
-    /// - The lifetime is `s-maxage`, `max-age` or `Expires` (RFC 9111 §4.2), less the response's
-    ///   `Age`. `jitter`, `stale_while_revalidate` and `stale_if_error` have no effect on such a
-    ///   response.
-    /// - A valid `CDN-Cache-Control` replaces `Cache-Control` and `Expires`, also for whether the
+    /// - The lifetime is `s-maxage`, `max-age` or `Expires` (RFC 9111 §4.2), minus the response's `Age`. `jitter`,
+    ///   `stale_while_revalidate` and `stale_if_error` of the policy have no effect on such a response.
+    /// - A valid `CDN-Cache-Control` replaces `Cache-Control` and `Expires`, also when it is about whether the
     ///   response may be stored (RFC 9213 §2.2).
-    /// - After its lifetime a version is served only for the time of the directive
-    ///   `stale-while-revalidate` or `stale-if-error` (RFC 5861); without one, visitors wait for
+    /// - When the lifetime is over, the old version is served only for as long as the directive
+    ///   `stale-while-revalidate` or `stale-if-error` says (RFC 5861). Without these directives, visitors wait for
     ///   the new version.
     ///
     /// ```
@@ -166,8 +166,8 @@ impl Refresh {
         policy
     }
 
-    /// Sets the time that the visitor whose request started the regeneration waits for the new
-    /// version, before getting the old one. Default: 1 s.
+    /// Sets how long the visitor whose request started a regeneration waits for the new version. After that time, the
+    /// visitor gets the old one, and the regeneration goes on. Default: 1 s.
     ///
     /// ```
     /// # use perennial::{DAY, Refresh};
@@ -179,8 +179,8 @@ impl Refresh {
         self
     }
 
-    /// Sets a [`leader_wait`](Self::leader_wait) of zero, as `stale-while-revalidate` of RFC 5861
-    /// §3.
+    /// Lets nobody wait for a regeneration while there is an old version: sets [`leader_wait`](Self::leader_wait) to
+    /// zero. This is `stale-while-revalidate` as RFC 5861 §3 has it.
     ///
     /// ```
     /// # use perennial::{DAY, Refresh};
@@ -191,10 +191,9 @@ impl Refresh {
         self.leader_wait(Duration::ZERO)
     }
 
-    /// Sets the time that visitors wait for a page that another visitor's request generates, if no
-    /// version may be served, as there is none or the old one is [too
-    /// old](Self::stale_while_revalidate). After that they get 503 with `Retry-After`. Default: 30
-    /// s.
+    /// Sets how long visitors wait for a page that another visitor's request is generating, while no version may be
+    /// served: there is none yet, or the old one is [too old](Self::stale_while_revalidate). After that time they get
+    /// a 503 with `Retry-After`. Default: 30 s.
     ///
     /// ```
     /// # use perennial::{DAY, Refresh};
@@ -206,7 +205,7 @@ impl Refresh {
         self
     }
 
-    /// Sets the time after which a regeneration is cancelled, at its next `await`, and counts as failed.
+    /// Sets how long a generator may run. After that time it is cancelled at its next `await`, and counts as failed.
     /// Default: 60 s.
     ///
     /// ```
@@ -224,12 +223,12 @@ impl Refresh {
         self
     }
 
-    /// Sets the time for which a process that has crashed still holds the lock. Default: 15 s.
-    /// While a generator runs, its process extends the lease each time a third of it has passed.
+    /// Sets how long a process that has crashed keeps the lock of the page. Default: 15 s.
     ///
-    /// A process that stands still for longer than the rest of its lease, which is two thirds of it at least,
-    /// is taken for a crashed one: another process generates the page as well, and the first result is
-    /// refused.
+    /// While a generator runs, its process extends the lease whenever a third of it has passed. So a process can
+    /// stand still for two thirds of the lease before another one takes it for crashed, generates the page as well,
+    /// and the late result is refused. Choose a longer lease for processes that may be paused for long, and a shorter
+    /// one to recover sooner from a crash.
     ///
     /// ```
     /// # use perennial::{DAY, Refresh};
@@ -249,11 +248,11 @@ impl Refresh {
         self
     }
 
-    /// Sets the time after a failure in which no process tries again. Default: the interval, but at
-    /// least 3 s and at most 30 s.
+    /// Sets the pause after a failure, in which no process tries again. Default: the interval, but at least 3 s and
+    /// at most 30 s.
     ///
-    /// Without a servable version, the time is a second, and doubles with each failure up to the
-    /// cooldown.
+    /// If there is no version that may be served, the pause is a second, and doubles with each failure until it is as
+    /// long as the cooldown.
     ///
     /// ```
     /// # use perennial::{DAY, Refresh};
@@ -273,9 +272,8 @@ impl Refresh {
         self
     }
 
-    /// Sets the time after the interval for which an old version is served while one request
-    /// regenerates the page (RFC 5861 §3). Afterwards visitors wait as for a first version.
-    /// Default: no limit.
+    /// Limits how old a version may be that visitors get while one request regenerates the page: this time after the
+    /// interval (RFC 5861 §3). If it is older, visitors wait, as for a first version. Default: no limit.
     ///
     /// ```
     /// # use perennial::{DAY, Refresh};
@@ -287,9 +285,10 @@ impl Refresh {
         self
     }
 
-    /// Sets the time after the interval for which an old version is served once a regeneration has
-    /// failed in any process (RFC 5861 §4). Default: zero. Has an effect only beside
-    /// [`stale_while_revalidate`](Self::stale_while_revalidate).
+    /// Lets visitors get an older version after a failure than
+    /// [`stale_while_revalidate`](Self::stale_while_revalidate) allows, up to this time after the interval (RFC 5861
+    /// §4). The failure may have been in any process. Default: zero. It has no effect without
+    /// `stale_while_revalidate`.
     ///
     /// ```
     /// # use perennial::{DAY, Refresh};
@@ -302,9 +301,11 @@ impl Refresh {
         self
     }
 
-    /// Keeps a page for its own interval, even if a part becomes stale earlier. Default: a page is
-    /// stale as soon as one of its [parts](crate::Perennial::content) is stale. An invalidation of
-    /// a part counts in any case, and a page generated with a stale part is stale after 3 s.
+    /// Keeps a page fresh for its own interval, even if one of its [parts](crate::Perennial::content) becomes stale
+    /// by its age. Default: the page is stale as soon as one of its parts is.
+    ///
+    /// An invalidation of a part always makes the page stale, and a page that was generated with a stale part is
+    /// stale after 3 s.
     ///
     /// ```
     /// # use perennial::{DAY, Refresh};
@@ -316,9 +317,11 @@ impl Refresh {
         self
     }
 
-    /// Spreads expiry: each key's interval is shortened by a fixed part of up to this fraction, so
-    /// that pages generated together do not expire together. With a [schedule](Self::on_schedule), each page
-    /// is stale later, by a part of the time to the following occurrence. Default: 0.
+    /// Spreads the regenerations of pages that were generated together: the interval of each key is shortened by up
+    /// to this fraction, always by the same for one key. Default: 0.
+    ///
+    /// With a [schedule](Self::on_schedule), each page is stale later instead, by a part of the time until the next
+    /// occurrence.
     ///
     /// ```
     /// # use perennial::{DAY, Refresh};
@@ -328,20 +331,20 @@ impl Refresh {
     ///
     /// # Panics
     ///
-    /// Panics outside of 0 – 1.
+    /// Panics if the fraction is not between 0 and 1.
     pub const fn jitter(mut self, fraction: f64) -> Self {
         assert!(is_fraction(fraction), "a jitter is a fraction from 0 to 1");
         self.jitter = fraction;
         self
     }
 
-    /// Regenerates this share of the fresh pages in each hour, in the background, to find [missed
-    /// invalidations](crate::event::Event::MissedInvalidation): with a long interval, a forgotten tag would go
-    /// unnoticed for as long. Default: 0, and a page is compared when its interval is over.
+    /// Looks for [missed invalidations](crate::event::Event::MissedInvalidation) before the interval is over: every
+    /// hour, this share of the fresh pages is regenerated in the background, and the new content is compared with the
+    /// old. Default: 0, so that a page is compared only when its interval is over.
     ///
-    /// With 0.01, about one of a hundred pages is verified in an hour, and a page once in a hundred hours, if
-    /// visitors ask for it. Pages without a tag, and those with a [`RefreshAfter`](crate::RefreshAfter), are not
-    /// verified. No visitor waits for it.
+    /// With an interval of a month, a tag that somebody forgot would go unnoticed for a month. With 0.01, about one
+    /// page in a hundred is compared each hour, as long as visitors ask for it. Pages without a tag, and those with a
+    /// [`RefreshAfter`](crate::RefreshAfter), are left out. No visitor waits for it.
     ///
     /// ```
     /// # use perennial::{DAY, Refresh};
@@ -351,7 +354,7 @@ impl Refresh {
     ///
     /// # Panics
     ///
-    /// Panics outside of 0 – 1.
+    /// Panics if the fraction is not between 0 and 1.
     pub const fn verify(mut self, fraction: f64) -> Self {
         assert!(
             is_fraction(fraction),
@@ -361,10 +364,12 @@ impl Refresh {
         self
     }
 
-    /// Sets the time for which browsers and other caches may use a response without asking
-    /// (`max-age`), until the version is stale at most, if the generator set neither
-    /// `Cache-Control` nor `Expires`. Default: zero, and a client asks before each use
-    /// (`no-cache`).
+    /// Lets browsers and other caches use a page for this time without revalidating it (`max-age`), but never beyond
+    /// the time at which it becomes stale. Default: zero, so that a client asks before each use (`no-cache`) and gets
+    /// a 304 if nothing has changed.
+    ///
+    /// A handler that sets `Cache-Control` or `Expires` decides instead. An invalidation does not reach a browser, so
+    /// keep this time short.
     ///
     /// ```
     /// # use perennial::{DAY, Refresh};
@@ -376,11 +381,11 @@ impl Refresh {
         self
     }
 
-    /// Sets the time for which a content delivery network may use a response without asking, until
-    /// the version is stale at most. The header is `CDN-Cache-Control` (RFC 9213), unless the
-    /// generator set one. Default: no such header.
+    /// Lets a content delivery network use a page for this time without revalidating it, but never beyond the time at
+    /// which it becomes stale. Default: zero.
     ///
-    /// An invalidation does not reach the network.
+    /// The page gets the header `CDN-Cache-Control` (RFC 9213), unless the handler has set one. An invalidation does
+    /// not reach the network by itself: see [`RefreshLayer::cdn_tags`](crate::layer::RefreshLayer::cdn_tags).
     ///
     /// ```
     /// # use perennial::{DAY, Refresh};
@@ -590,7 +595,7 @@ mod tests {
         assert_eq!(interval(0.0, 1.0), Some(5 * HOUR));
         assert_eq!(interval(0.5, 0.0), Some(5 * HOUR));
         assert_eq!(interval(0.5, 1.0), Some(5 * HOUR + DAY / 2));
-        // The occurrence came while the page was generated.
+        // The time of the schedule has passed while the page was being generated.
         let late = GenerationTimes {
             began,
             published: micros(10 * DAY + 7 * HOUR),

@@ -58,7 +58,8 @@ impl Finding {
     ) -> Option<Self> {
         let stored = &before.page.meta.stored;
         let is_by_age = matches!(reason, Reason::Stale | Reason::Verified);
-        // A page may only show that one of its parts was older than the part's own interval.
+        // The content may differ only because one of the page's parts was regenerated for its own age, which is no missed
+        // invalidation.
         let follows_parts = stored.parts_fresh_for.is_some() || stored.is_provisional;
         let has_tags = !stored.tags.is_empty();
         if !is_by_age || follows_parts || !has_tags || before.is_unsaved() || before.age_unknown {

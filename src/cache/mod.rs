@@ -369,7 +369,7 @@ impl Cache {
                 run.inherit(version, seen, &self.environment.context(key, policy));
             }
             Answer::Failed(_) | Answer::Unavailable { .. } => run.inherit_missing(),
-            // The response that the service gives in this place is inherited by the caller.
+            // The inner service answers the request, and the caller passes its response on.
             Answer::Pass(_) => {}
         }
         Visited { answer, leads }

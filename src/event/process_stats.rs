@@ -23,13 +23,13 @@ pub struct ProcessStats {
     pub version: String,
     /// The [revision](crate::Builder::revision) of the site's code.
     pub revision: Option<String>,
-    /// The time from the beginning of the sharing to the figures.
+    /// How long the process had been sharing its figures when it wrote these.
     #[serde(rename = "up_for_s", serialize_with = "seconds")]
     pub up_for: Duration,
     /// The time of the figures, by the database's clock.
     #[serde(serialize_with = "unix_time")]
     pub noted_at: SystemTime,
-    /// The time since then: ten seconds at most while the process runs and reaches the database.
+    /// How long ago the figures were written: ten seconds at most while the process runs and reaches the database.
     #[serde(rename = "silent_for_s", serialize_with = "seconds")]
     pub silent_for: Duration,
     /// The figures.
@@ -47,11 +47,11 @@ pub struct MinuteStats {
     pub minute: u64,
     /// The requests to the site's layers.
     pub requests: u64,
-    /// Those of them that were [hits](Served::Hit).
+    /// The requests that were [hits](Served::Hit).
     pub hits: u64,
     /// The regenerations that have ended.
     pub regenerations: u64,
-    /// Those of them that have [failed](Outcome::Failed) or [taken too long](Outcome::TimedOut).
+    /// The regenerations that have [failed](Outcome::Failed) or [taken too long](Outcome::TimedOut).
     pub failures: u64,
 }
 

@@ -22,8 +22,8 @@ pub enum CdnTags {
 }
 
 impl CdnTags {
-    /// Returns a tag as it stands in the header, for the network's API: without the characters that separate tags, or
-    /// that a header cannot have.
+    /// Returns a tag in the form in which the header has it, which is also the form for the network's purge API:
+    /// characters that separate tags, and those that no header may have, are percent-encoded.
     ///
     /// ```
     /// use perennial::layer::CdnTags;

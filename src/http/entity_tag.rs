@@ -58,8 +58,8 @@ const MARK: &[u8] = b"\"p-";
 /// when it is served.
 pub(crate) fn generate(response: &Response<Bytes>, added: &[HeaderName]) -> HeaderValue {
     let mut digest = Sha256::new();
-    // Each text is preceded by its length, and each list by its number, so that no two responses have the
-    // same sequence.
+    // The length of each text, and the number of texts in each list, precede them, so that two different
+    // responses never make the same sequence of bytes.
     let mut add = |bytes: &[u8]| {
         digest.update((bytes.len() as u64).to_be_bytes());
         digest.update(bytes);

@@ -121,7 +121,8 @@ fn stored(filling: &[u8]) -> Bytes {
     let mut stored = BytesMut::with_capacity(filling.len() + 5 * blocks);
     for block in filling.chunks(LONGEST_STORED) {
         let length = u16::try_from(block.len()).unwrap_or(u16::MAX);
-        // Not the last block, and the type of a stored one; the rest of the byte is padding.
+        // The header of a block (RFC 1951 §3.2.3): a bit that says that it is not the last one, two bits for the type "stored",
+        // and padding up to the next byte.
         stored.put_u8(0);
         stored.put_u16_le(length);
         stored.put_u16_le(!length);

@@ -72,8 +72,8 @@ impl Builder {
         }
     }
 
-    /// Sets the first part of the tables' names: up to 40 lowercase letters, digits and `_`, and no
-    /// digit first. Default: `perennial_`.
+    /// Sets the prefix of the tables' names. Default: `perennial_`. It may have up to 40 lowercase letters, digits
+    /// and `_`, and begins with no digit. Two sites with different prefixes can share a database.
     ///
     /// ```
     /// # use perennial::Perennial;
@@ -84,7 +84,8 @@ impl Builder {
         self
     }
 
-    /// Sets the capacity of the memory tier in bytes, compressed copies included. Default: 64 MiB.
+    /// Sets how many bytes of pages this process keeps in memory, including their compressed copies. Default: 64 MiB.
+    /// Beyond that, pages that are asked for rarely are read from the database.
     ///
     /// ```
     /// # use perennial::Perennial;
@@ -95,13 +96,13 @@ impl Builder {
         self
     }
 
-    /// Sets the capacity of the stored pages in bytes. Each counts with its body, headers, tags and key, and
-    /// 2 KiB. Default: 1 GiB. With `u64::MAX` there is no limit.
+    /// Sets how many bytes of pages the database stores. Default: 1 GiB. `u64::MAX` means no limit.
     ///
-    /// Beyond it, once a minute, a request removes pages that nobody seems to ask for, and the log says so:
-    /// first stale ones that were generated once or that say that there is nothing, then other stale ones,
-    /// those first that have been stale for longest; fresh ones at last. Set the same capacity in each
-    /// process. Zero is an error of `open`.
+    /// Each page counts with its body, headers, tags and key, and 2 KiB more. Beyond the capacity, a request removes
+    /// pages that nobody seems to ask for, once a minute, and the log says so. First go stale pages that were
+    /// generated once, or that say that there is nothing; then other stale pages, those first that have been stale
+    /// for longest; and fresh ones last. Set the same capacity in each process. Zero is an error when the site is
+    /// opened.
     ///
     /// ```
     /// # use perennial::Perennial;
@@ -112,8 +113,8 @@ impl Builder {
         self
     }
 
-    /// Sets the size of the largest body that is stored, in bytes. Default: 8 MiB. On MySQL and
-    /// MariaDB it has to be less than `max_allowed_packet`.
+    /// Sets the size of the largest body that is stored, in bytes. Default: 8 MiB. A larger response is passed on to
+    /// its visitor without being stored. On MySQL and MariaDB, the size has to be less than `max_allowed_packet`.
     ///
     /// ```
     /// # use perennial::Perennial;
@@ -124,7 +125,7 @@ impl Builder {
         self
     }
 
-    /// Sets the largest size of a stored response's headers, names and values, in bytes. Default: 32 KiB.
+    /// Sets how large the headers of a stored response may be, names and values together, in bytes. Default: 32 KiB.
     ///
     /// ```
     /// # use perennial::Perennial;
@@ -135,10 +136,9 @@ impl Builder {
         self
     }
 
-    /// Sets the number of regenerations that this process runs concurrently. Default: 16.
-    ///
-    /// Visitors get old versions in place of further regenerations. A first version is always
-    /// generated. Zero is an error of `open`.
+    /// Sets how many regenerations this process runs at the same time. Default: 16. When that many are running,
+    /// visitors of other stale pages get the old version. A page without any version is always generated. Zero is an
+    /// error when the site is opened.
     ///
     /// ```
     /// # use perennial::Perennial;
@@ -149,7 +149,8 @@ impl Builder {
         self
     }
 
-    /// Leaves out the header `Cache-Status` (RFC 9211). Default: each response has the header.
+    /// Leaves the header `Cache-Status` (RFC 9211) out of responses, for sites that do not want to tell their
+    /// visitors. Default: each response has it.
     ///
     /// ```
     /// # use perennial::Perennial;
@@ -172,8 +173,9 @@ impl Builder {
         self
     }
 
-    /// Sets the [revision](Self::revision) to a digest of the executable. This takes some tenths of a second in a
-    /// release build, and seconds in a debug build, whose executable has hundreds of megabytes: not for tests.
+    /// Sets the [revision](Self::revision) to a digest of the program's file, so that each new build is a new
+    /// revision. Reading the file takes some tenths of a second in a release build. A debug build has hundreds of
+    /// megabytes and takes seconds, so do not use it in tests.
     ///
     /// ```
     /// # use perennial::Perennial;
@@ -184,11 +186,11 @@ impl Builder {
         self
     }
 
-    /// Sets the name of this version of the site's code, such as `env!("CARGO_PKG_VERSION")`. Default: none.
+    /// Names the version of the site's code, such as `env!("CARGO_PKG_VERSION")`. Default: none.
     ///
-    /// At the first request of a process with another revision than the one before, also after a
-    /// rollback, all content becomes stale. An older process that still runs serves the newer one's
-    /// pages as its own.
+    /// When a process with another revision than the last one serves its first request, everything that is stored
+    /// becomes stale, once. So new templates reach visitors after a deploy, and the old ones after a rollback. During
+    /// a rolling deploy, processes of the old revision serve the pages that the new ones have generated.
     ///
     /// ```
     /// # use perennial::Perennial;
@@ -216,10 +218,8 @@ impl Builder {
         self
     }
 
-    /// Sets the time for which a stale version and an unused named lock are stored. Default: 90
-    /// days.
-    ///
-    /// Once an hour (with a shorter retention, as often), a request removes what is older.
+    /// Sets how long a stale version, and a named lock that nobody uses, stay in the database. Default: 90 days. A
+    /// request removes what is older once an hour, or more often if the retention is shorter than an hour.
     ///
     /// ```
     /// # use perennial::Perennial;
@@ -231,11 +231,11 @@ impl Builder {
         self
     }
 
-    /// Lets PostgreSQL notify this process of invalidations (LISTEN and NOTIFY), after some 50 ms instead of
-    /// a second. Default: off.
+    /// Lets PostgreSQL notify this process of invalidations (LISTEN and NOTIFY), so that it knows them after some 50
+    /// ms instead of a second. Default: off.
     ///
-    /// Takes one connection of the pool for good, and does not work through a pooler in transaction
-    /// mode. Another kind of database, or a pool of one connection, is an error of `open`.
+    /// This takes one connection of the pool for good, and does not work through a pooler in transaction mode. With
+    /// another kind of database, or with a pool of one connection, opening the site is an error.
     ///
     /// ```
     /// # use perennial::Perennial;
@@ -246,8 +246,8 @@ impl Builder {
         self
     }
 
-    /// Sets the time limit of a call to the database, with all attempts. Default: 5 s, or the limit
-    /// of the [`Database`](crate::sql::Database::statement_timeout).
+    /// Limits how long a call to the database may take, including repeated attempts. Default: 5 s, or the limit of
+    /// the [`Database`](crate::sql::Database::statement_timeout).
     ///
     /// ```
     /// # use perennial::Perennial;
@@ -259,12 +259,10 @@ impl Builder {
         self
     }
 
-    /// Sets the longest time for which a request waits for the database where it can be answered
-    /// without. Default: 500 ms.
+    /// Limits how long a request waits for the database when it can be answered without it. Default: 500 ms.
     ///
-    /// A request may wait for news of invalidations, for a page's lock, for the publish of a new
-    /// version, or for the release of an exclusive route's lock. After the limit the request is
-    /// answered, and the statement runs on.
+    /// Such a request waits for news of invalidations, for a page's lock, for a new version to be published, or for
+    /// the release of an exclusive route's lock. After the limit it is answered, and the statement goes on.
     ///
     /// ```
     /// # use perennial::Perennial;
@@ -276,10 +274,11 @@ impl Builder {
         self
     }
 
-    /// Opens the site even while its database is unavailable. The first call connects, and makes or
-    /// checks Perennial's tables. Default: the opening does both.
+    /// Opens the site even while its database is unavailable, for processes that have to start anyway. The first call
+    /// then connects, and creates or checks Perennial's tables. Default: opening does both, and fails if it cannot.
     ///
-    /// Meanwhile each process generates a page once, unsaved, and locks are errors.
+    /// Until the database answers, each process generates a page once without storing it, and taking a lock is an
+    /// error.
     ///
     /// ```
     /// # use perennial::Perennial;
@@ -311,14 +310,13 @@ impl Builder {
         self
     }
 
-    /// Makes no tables: they have to be there when the site is opened. Default: opening makes or upgrades them.
+    /// Lets opening the site fail if Perennial's tables are missing or belong to another release, instead of creating
+    /// or upgrading them. The error is a [`Schema`](crate::ErrorKind::Schema) and says what to do. Default: opening
+    /// creates and upgrades them.
     ///
-    /// Where they are missing, or of another release, opening fails with [`Schema`](crate::ErrorKind::Schema). The error
-    /// says what to do.
-    ///
-    /// Use it where migrations run as a step of their own, by a role with more rights than the application has:
-    /// [`create_tables`](Self::create_tables) from your own migration program, or the statements of
-    /// [`ddl`](Self::ddl) or of `perennial ddl` in a migration file.
+    /// Use it where migrations are a step of their own, by a role with more rights than the application's. That step
+    /// calls [`create_tables`](Self::create_tables), or runs the statements of [`ddl`](Self::ddl), which `perennial
+    /// ddl` prints as well.
     ///
     /// ```no_run
     /// # #[cfg(feature = "sqlite")]
@@ -370,8 +368,8 @@ impl Builder {
         self
     }
 
-    /// Does as [`RefreshLayer::ignore_extension`](crate::layer::RefreshLayer::ignore_extension) for
-    /// each layer of the site.
+    /// Declares this for all layers of the site, as
+    /// [`RefreshLayer::ignore_extension`](crate::layer::RefreshLayer::ignore_extension) does for one.
     ///
     /// ```
     /// # #[derive(Clone)] struct Session;
@@ -383,8 +381,8 @@ impl Builder {
         self
     }
 
-    /// Does as [`RefreshLayer::ignore_extensions`](crate::layer::RefreshLayer::ignore_extensions) for each layer of the
-    /// site.
+    /// Declares this for all layers of the site, as
+    /// [`RefreshLayer::ignore_extensions`](crate::layer::RefreshLayer::ignore_extensions) does for one.
     ///
     /// ```
     /// use tower_cookies::Cookies;
@@ -397,8 +395,8 @@ impl Builder {
         self
     }
 
-    /// Does as [`RefreshLayer::share_extension`](crate::layer::RefreshLayer::share_extension) for
-    /// each layer of the site.
+    /// Declares this for all layers of the site, as
+    /// [`RefreshLayer::share_extension`](crate::layer::RefreshLayer::share_extension) does for one.
     ///
     /// ```
     /// # #[derive(Clone)] struct Pool;
@@ -410,9 +408,8 @@ impl Builder {
         self
     }
 
-    /// Does as
-    /// [`RefreshLayer::drop_response_extension`](crate::layer::RefreshLayer::drop_response_extension)
-    /// for each layer of the site.
+    /// Declares this for all layers of the site, as
+    /// [`RefreshLayer::drop_response_extension`](crate::layer::RefreshLayer::drop_response_extension) does for one.
     ///
     /// ```
     /// # #[derive(Clone)] struct RanIn;

@@ -121,7 +121,8 @@ impl Perennial {
         Builder::new()
     }
 
-    /// Returns a layer that stores the inner service's responses.
+    /// Returns a layer that caches the responses of a route: stored in the database, served from memory, and
+    /// regenerated under the policy.
     ///
     /// ```
     /// # use axum::{Router, routing::get};
@@ -132,6 +133,10 @@ impl Perennial {
     /// Router::new().route("/books", get(books).layer(site.layer(30 * DAY)))
     /// # }
     /// ```
+    ///
+    /// Configure it further with [`key`](RefreshLayer::key), [`tag`](RefreshLayer::tag),
+    /// [`bypass_if`](RefreshLayer::bypass_if), [`hole`](RefreshLayer::hole) and the other methods of
+    /// [`RefreshLayer`], which also says what is stored and what the handler sees.
     pub fn layer(&self, policy: impl Into<Refresh>) -> RefreshLayer {
         RefreshLayer::new(self, policy)
     }
@@ -376,7 +381,7 @@ impl Perennial {
         self.cache.locks()
     }
 
-    /// Returns the site's database, for `Claims` and `SessionLock`.
+    /// Returns the site's database, for `Claims` and `SessionLock` of perennial-jobs.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
@@ -386,7 +391,7 @@ impl Perennial {
     ///
     /// # Errors
     ///
-    /// [`Invalid`](crate::ErrorKind::Invalid): the site is open in memory.
+    /// [`Invalid`](crate::ErrorKind::Invalid): the site has no SQL database, because a test has opened it in memory.
     pub fn database(&self) -> Result<Database, Error> {
         let database = self.database.clone();
         database

@@ -32,13 +32,9 @@ struct OwnRow {
 }
 
 impl Perennial {
-    /// Shares the [figures](Self::stats) of this process with the other processes of the site, for
-    /// [`processes`](Self::processes). The status page of the crate `perennial-admin` calls this, and shows the sums of
-    /// all processes that do. Default: nobody else sees the figures.
-    ///
-    /// A task writes one row of 2 to 5 KB into the database, now and each ten seconds, until the
-    /// [shutdown](Self::shutdown), or until the site is dropped. The row of a process that has crashed is removed within
-    /// two hours by another process that shares. Further calls do nothing.
+    /// Shares the [figures](Self::stats) of this process with the other processes of the site, so that
+    /// [`processes`](Self::processes) has the figures of all. If you do not call it, nobody else sees them. The
+    /// status page of the crate `perennial-admin` calls it, and shows the sums.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
@@ -49,6 +45,10 @@ impl Perennial {
     /// let hits: u64 = processes.iter().map(|it| it.stats.requests(Served::Hit)).sum();
     /// # Ok(()) }
     /// ```
+    ///
+    /// A task writes one row of 2 to 5 KB into the database at once, and then every ten seconds, until the
+    /// [shutdown](Self::shutdown) or until the site is dropped. The row of a process that has crashed is removed
+    /// within two hours, by another process that shares its figures. Calling it again does nothing.
     ///
     /// # Panics
     ///

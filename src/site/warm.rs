@@ -37,7 +37,7 @@ pub struct Visit {
     request: Option<Request<()>>,
 }
 
-/// What [`Perennial::warm`] or [`Perennial::regenerate`] has achieved for one page.
+/// The result of [`Perennial::warm`] or [`Perennial::regenerate`] for one page.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Warmed {
@@ -135,11 +135,8 @@ impl Perennial {
         self.visit(service, pages, Purpose::Warm).await
     }
 
-    /// Regenerates these pages now, also fresh ones, as [`warm`](Self::warm) does missing ones.
-    ///
-    /// Each page is invalidated, in the variant of the request, and visited. A visit waits for a regeneration that is
-    /// under way, here or in another process, for the policy's
-    /// [`generator_timeout`](crate::Refresh::generator_timeout) at most, and then for its own.
+    /// Regenerates these pages now, whether they are fresh or not. Use it after a change that visitors should not
+    /// have to wait for.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial, app: axum::Router) -> Result<(), perennial::Error> {
@@ -149,9 +146,14 @@ impl Perennial {
     /// # Ok(()) }
     /// ```
     ///
+    /// Each page is invalidated, in the variant of the request, and then visited through the application's router
+    /// with its layers, as [`warm`](Self::warm) does. If a regeneration of the page is under way, here or in another
+    /// process, the visit first waits for that one, and then for its own; for the policy's
+    /// [`generator_timeout`](crate::Refresh::generator_timeout) at most.
+    ///
     /// The results are those of [`warm`](Self::warm). After `Stale`, `Unavailable` and `Failed` the page stays
-    /// invalidated, and the next visitor's request regenerates it, unless the database has refused the
-    /// invalidation itself, which is in the log.
+    /// invalidated, so that the next visitor's request regenerates it. Only if the database has refused the
+    /// invalidation itself, the page is as before, and the log says so.
     ///
     /// # Cancel safety
     ///

@@ -34,7 +34,7 @@ pub struct Explanation {
     pub key: Option<String>,
     /// The version that is there, or `None` if there is none, or if nobody looked for one.
     pub version: Option<ExplainedVersion>,
-    /// A process is known to generate the page at the moment. Nobody looks for that where the answer is a
+    /// Whether a process is generating the page, as far as this process knows. It is not looked up if the answer is a
     /// fresh version.
     pub is_running: bool,
     /// The cooldown after a failed generation, or `None` if none is known.
@@ -63,7 +63,7 @@ pub struct Explanation {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ExplainedVersion {
-    /// The version is in the memory of this process; false: in the database alone.
+    /// Whether the version is in the memory of this process. Otherwise it is in the database alone.
     pub in_memory: bool,
     /// The state of the version.
     pub state: VersionState,

@@ -12,11 +12,11 @@ use super::routing;
 use super::{own_request::OwnRequest, request::Generating, type_names};
 use crate::{generation::Generation, layer::Holes};
 
-/// The types of extensions that a layer knows: the router's, the server's, Perennial's own, and those
-/// that the site or the layer has declared.
+/// The types of extensions that a layer knows: those of the router and of the server, Perennial's own, and those that
+/// the site or the layer has declared.
 ///
-/// Each type is in the list once: [`knows`](Self::knows) compares numbers, so a type that counted
-/// twice would hide an unknown one.
+/// No type is in the list twice. [`knows`](Self::knows) compares how many of the known types a request has with how
+/// many extensions it has, so a type that counted twice would hide one that is not known.
 #[derive(Clone, Debug)]
 pub struct KnownTypes(Vec<KnownType>);
 
@@ -72,7 +72,7 @@ impl Default for KnownTypes {
             KnownType::undeclared::<axum::extract::NestedPath>(),
             #[cfg(feature = "axum")]
             KnownType::undeclared::<axum::extract::ConnectInfo<std::net::SocketAddr>>(),
-            // Tests of an application have it in place of `ConnectInfo`.
+            // Tests of an application use this extension of axum's instead of `ConnectInfo`.
             #[cfg(feature = "axum")]
             KnownType::undeclared::<
                 axum::extract::connect_info::MockConnectInfo<std::net::SocketAddr>,

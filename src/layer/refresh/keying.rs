@@ -168,7 +168,8 @@ impl Key {
         }
     }
 
-    /// Takes these parameters of the query into the key and ignores all others. Default: the whole query.
+    /// Includes these parameters of the query in the key, and ignores all others. Default: the whole query is part of
+    /// the key.
     ///
     /// ```
     /// # use perennial::Key;
@@ -222,14 +223,16 @@ impl Key {
         self
     }
 
-    /// Adds the host with its port to the key, in lowercase: the URI's, or else the `Host` header's. A request without a
-    /// host bypasses the cache, and so does one whose URI and `Host` name two: an application that finds its tenant by the
-    /// one would otherwise make a page that is stored for the other.
+    /// Adds the host to the key, with its port and in lowercase, for sites that differ by their host name. It is the
+    /// host of the request's URI, or else of its `Host` header.
     ///
     /// ```
     /// # use perennial::Key;
     /// let key = Key::new().host();
     /// ```
+    ///
+    /// A request without a host bypasses the cache. So does one whose URI and `Host` header name two different hosts:
+    /// an application that finds its tenant by one of them would generate a page that is stored for the other.
     pub fn host(mut self) -> Self {
         self.host = true;
         self

@@ -134,6 +134,8 @@ impl Trigger {
     /// Sets the columns that are watched: an update counts only if one of these, or of those in the templates,
     /// changes. Default: any column; on SQLite, MySQL and MariaDB there is none, and `perennial triggers` names all
     /// columns there.
+    ///
+    /// PostgreSQL also needs the table's [key](Self::key) for that. Without it, an update of any column counts.
     #[must_use]
     pub fn columns(mut self, columns: impl IntoNames) -> Self {
         self.columns = columns.into_names();
