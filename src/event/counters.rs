@@ -35,13 +35,13 @@ pub struct Stats {
     pub memory_capacity: u64,
     /// The [capacity](crate::Builder::store_capacity) of the store, in bytes.
     pub store_capacity: Option<u64>,
-    /// The keys that had to leave memory for others.
+    /// How many keys had to leave memory to make room for others.
     pub memory_evictions: u64,
     /// The pages that were found [changed although nobody had invalidated
     /// them](crate::event::Event::MissedInvalidation).
     pub missed_invalidations: u64,
-    /// False from the first failure of a kind of call to the database until one of that kind
-    /// succeeds, or of any kind a minute after the last failure.
+    /// Whether the database answers. It is false from the first failure of a kind of call until a call of that kind
+    /// succeeds, or until any call succeeds a minute after the last failure.
     pub database_available: bool,
 }
 

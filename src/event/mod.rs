@@ -194,10 +194,10 @@ pub enum Event {
     },
 }
 
-/// A page that has changed although nobody invalidated it; of [`Event::MissedInvalidation`].
+/// A page that has changed although nobody invalidated it; in [`Event::MissedInvalidation`].
 ///
-/// A page whose content differs with each generation, as by a time of day or a random number, looks the same. A
-/// page with a part that has an interval of its own is not watched; the part is.
+/// A page whose content differs with each generation, because it shows the time or a random number, looks the same. A
+/// page that has a part with an interval of its own is not watched, but the part is.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub struct MissedInvalidation {
@@ -205,8 +205,8 @@ pub struct MissedInvalidation {
     pub key: Arc<str>,
     /// The [name of the layer](crate::layer::RefreshLayer::name), or `content`.
     pub layer: Arc<str>,
-    /// The tags of the version before, with those of its parts. An invalidation of one of them would have
-    /// shown the change at once.
+    /// The tags that the old version had, with those of its parts. If one of them had been invalidated, visitors
+    /// would have seen the change at once.
     pub tags: Vec<String>,
     /// The size of the part of the body that differs, in bytes.
     pub bytes: usize,
@@ -242,7 +242,7 @@ pub struct Regeneration {
     pub error: Option<Arc<str>>,
     /// Visitors still get the old version.
     pub serves_old: bool,
-    /// The time in which no process tries again.
+    /// How long no process tries again.
     #[serde(rename = "cooldown_s", serialize_with = "seconds")]
     pub cooldown: Duration,
 }

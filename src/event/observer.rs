@@ -152,10 +152,12 @@ pub(crate) enum Frequent {
     Request,
 }
 
-/// The events of a site in this process; from [`Perennial::subscribe`](crate::Perennial::subscribe).
+/// A subscription to the events of a site in this process; from
+/// [`Perennial::subscribe`](crate::Perennial::subscribe).
 ///
-/// A subscriber that is more than 1,024 events behind gets [`Event::Missed`] in place of the oldest
-/// ones. Also a [`Stream`] that ends with the site.
+/// It is also a [`Stream`], which ends when the site is dropped. A subscriber that falls more than 1,024 events
+/// behind gets [`Event::Missed`] instead of the oldest ones.
+///
 #[derive(Debug)]
 pub struct Events(ReusableBoxFuture<'static, (Result<Event, RecvError>, Receiver<Event>)>);
 

@@ -351,8 +351,9 @@ impl Perennial {
             .await
     }
 
-    /// Waits until this process knows all invalidations that any process has stored or committed, also those
-    /// that triggers of the database have written. Costs one statement.
+    /// Waits until this process knows all invalidations that any process has stored or committed, including those
+    /// that triggers of the database have written. It costs one statement. Use it in tests, and where a program must
+    /// not serve what was true a second ago.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
@@ -453,8 +454,8 @@ impl Perennial {
         self.cache.stats()
     }
 
-    /// Returns the latest hundred [missed invalidations](crate::event::Event::MissedInvalidation) that this process has
-    /// noticed, the latest one first. Runs no statement.
+    /// Returns the latest hundred [missed invalidations](crate::event::Event::MissedInvalidation) that this process
+    /// has found, the newest first. It sends no statement.
     ///
     /// ```
     /// # fn f(site: perennial::Perennial) {
@@ -467,8 +468,8 @@ impl Perennial {
         self.cache.missed_invalidations()
     }
 
-    /// Records requests, memory and regenerations in progress as metrics: to be called before each
-    /// scrape. All others are recorded as they happen. Runs no statement.
+    /// Records the numbers of requests, memory and running regenerations as metrics. Call it before each scrape: all
+    /// other metrics are recorded as they happen. It sends no statement.
     ///
     /// ```
     /// # fn f(site: perennial::Perennial) {

@@ -9,8 +9,8 @@ use super::Perennial;
 use crate::cache::{Cache, Target};
 
 impl Perennial {
-    /// Makes all resources with these tags stale when the caller's transaction commits, and not if it
-    /// rolls back (the outbox pattern).
+    /// Makes all resources with these tags stale if the caller's transaction commits, and changes nothing if it rolls
+    /// back (the outbox pattern). Nothing is lost when the process crashes between the change and its invalidation.
     ///
     /// ```
     /// # #[cfg(feature = "sqlite")]
@@ -22,14 +22,14 @@ impl Perennial {
     /// # Ok(()) }
     /// ```
     ///
-    /// [`committed`](PendingInvalidation::committed) applies the invalidation; without that call,
-    /// the next sync of any process does, within a second.
+    /// Call [`committed`](PendingInvalidation::committed) after the commit: then this process knows the invalidation
+    /// at once. Without that call, the next sync of any process applies it, within a second.
     ///
     /// # Errors
     ///
-    /// The database fails, or the future is dropped: roll back.
-    /// [`Invalid`](crate::ErrorKind::Invalid): the connection is in no transaction (on MySQL: in
-    /// none that its driver knows of, as sqlx knows of those by `begin`), its database has not the site's tables, or the site is open in memory.
+    /// The database fails, or the future is dropped: roll back. [`Invalid`](crate::ErrorKind::Invalid): the
+    /// connection is in no transaction (on MySQL, in none that its driver knows of, such as one that sqlx has begun),
+    /// its database does not have the site's tables, or the site has no SQL database.
     pub async fn invalidate_in(
         &self,
         transaction: impl Into<Connection<'_>>,

@@ -43,11 +43,9 @@ pub struct Visit {
 pub struct Warmed {
     /// The path or URI that was given.
     pub path: String,
-    /// How the layer has answered. [`Served::Hit`], [`Served::Generated`] and [`Served::Collapsed`] mean that there is a
-    /// fresh version, and that memory has it.
-    ///
-    /// It is an error if the given text is no path, if no layer is around the route, or if the service has failed or
-    /// panicked.
+    /// How the layer has answered. After [`Served::Hit`], [`Served::Generated`] and [`Served::Collapsed`] there is a
+    /// fresh version, in memory, too. It is an error if the given text is not a path, if there is no layer around the
+    /// route, or if the service has failed or panicked.
     pub result: Result<Served, Error>,
 }
 

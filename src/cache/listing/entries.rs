@@ -52,7 +52,7 @@ impl EntryFilter {
         }
     }
 
-    /// Sets the beginning of the keys. Default: every key.
+    /// Lists only entries whose keys begin with this text. Default: all keys.
     ///
     /// ```
     /// # use perennial::entries::{EntryFilter, EntryState};
@@ -63,7 +63,7 @@ impl EntryFilter {
         self
     }
 
-    /// Sets a tag that the entries have. Default: any.
+    /// Lists only entries that have this tag. Default: with any tags, or none.
     ///
     /// ```
     /// # use perennial::entries::{EntryFilter, EntryState};
@@ -74,7 +74,7 @@ impl EntryFilter {
         self
     }
 
-    /// Sets the beginning of a tag that the entries have. Default: any.
+    /// Lists only entries that have a tag which begins with this text. Default: with any tags, or none.
     ///
     /// ```
     /// # use perennial::entries::{EntryFilter, EntryState};
@@ -85,7 +85,7 @@ impl EntryFilter {
         self
     }
 
-    /// Sets the state of the entries. Default: any.
+    /// Lists only entries in this state. Default: in any state.
     ///
     /// ```
     /// # use perennial::entries::{EntryFilter, EntryState};
@@ -96,7 +96,7 @@ impl EntryFilter {
         self
     }
 
-    /// Continues at [`EntryPage::next`] of the page before. Default: at the first key.
+    /// Continues the list where the page before ended: at its [`EntryPage::next`]. Default: at the first key.
     ///
     /// ```
     /// # use perennial::entries::{EntryFilter, EntryState};
@@ -107,7 +107,7 @@ impl EntryFilter {
         self
     }
 
-    /// Sets the largest number of entries on a page. Default: 100.
+    /// Sets how many entries a page has at most. Default: 100.
     ///
     /// ```
     /// # use perennial::entries::{EntryFilter, EntryState};
@@ -116,7 +116,7 @@ impl EntryFilter {
     ///
     /// # Panics
     ///
-    /// Panics outside of 1 – 1000.
+    /// Panics if the number is not between 1 and 1000.
     pub fn limit(mut self, limit: usize) -> Self {
         assert!((1..=1000).contains(&limit), "a page has 1 to 1000 entries");
         self.limit = limit;
@@ -163,8 +163,8 @@ impl EntryFilter {
 pub struct EntryPage {
     /// The entries, in the order of their stored names.
     pub entries: Vec<Entry>,
-    /// The place of the next page, or `None` if this is the last one. A page may have fewer entries than the
-    /// limit.
+    /// Where the next page of the list begins, for [`EntryFilter::start_at`], or `None` if this page is the last one.
+    /// A page may have fewer entries than its limit, and there may be a next one all the same.
     pub next: Option<String>,
 }
 
@@ -206,14 +206,13 @@ pub struct Entry {
     /// The age of the version; zero if nothing is stored.
     #[serde(rename = "age_s", serialize_with = "seconds")]
     pub age: Duration,
-    /// The interval, by the process that stored the version; zero if nothing is stored.
+    /// The interval that the version was stored with; zero if nothing is stored.
     #[serde(rename = "interval_s", serialize_with = "seconds")]
     pub interval: Duration,
-    /// The time until a request regenerates the page. Zero: the next request does.
+    /// How long it is until a request would regenerate the page. Zero means that the next request does.
     #[serde(rename = "next_regeneration_s", serialize_with = "seconds")]
     pub next_regeneration: Duration,
-    /// The stored size, in bytes: of the body, the headers, and the metadata, which have the tags and a long
-    /// key.
+    /// How many bytes are stored: the body, the headers, and the metadata, which have the tags.
     pub bytes: u64,
     /// The approximate size in memory, in bytes, or `None` if the version is not in memory.
     pub memory_bytes: Option<u64>,

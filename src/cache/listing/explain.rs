@@ -21,18 +21,19 @@ use crate::{
     policy::Refresh,
 };
 
-/// The answer that a request would get now, with the facts that lead to it; from
-/// [`Perennial::explain`](crate::Perennial::explain). The crate `perennial-admin` words it for people.
+/// What a request would be answered with now, and the facts that lead to this answer; from
+/// [`Perennial::explain`](crate::Perennial::explain). The crate `perennial-admin` puts it into words for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Explanation {
-    /// The answer. A request whose response is not known yet counts as [`Served::Generated`].
+    /// The answer. If the page would have to be generated first, this is [`Served::Generated`].
     pub served: Served,
     /// The [name of the layer](crate::layer::RefreshLayer::name).
     pub layer: String,
     /// The key, or `None` if the request bypasses the cache before it has one.
     pub key: Option<String>,
-    /// The version that is there, or `None` if there is none, or if nobody looked for one.
+    /// The stored version. `None` means that there is none, or that it was not looked up because the request bypasses
+    /// the cache.
     pub version: Option<ExplainedVersion>,
     /// Whether a process is generating the page, as far as this process knows. It is not looked up if the answer is a
     /// fresh version.
@@ -47,12 +48,12 @@ pub struct Explanation {
         deserialize_with = "read_optional"
     )]
     pub holds_for: Option<Duration>,
-    /// The page was found [changed although nobody had invalidated it](crate::event::Event::MissedInvalidation), as far
-    /// as this process knows.
+    /// Whether the page was found [changed although nobody had invalidated
+    /// it](crate::event::Event::MissedInvalidation), as far as this process knows.
     #[serde(default)]
     pub missed_invalidation: Option<MissedInvalidation>,
-    /// What the page differs by, if the operator has asked for the comparison, which runs the handler
-    /// (`perennial explain --compare`).
+    /// What the page differs by for this visitor. It is there only if the operator has asked for the comparison
+    /// (`perennial explain --compare`), which runs the handler.
     #[serde(default)]
     pub comparison: Option<Comparison>,
     /// The names of the request's credentials (`cookie`, `authorization`) that the handler does not see.
@@ -90,7 +91,8 @@ pub struct ExplainedVersion {
     pub holes: Vec<String>,
 }
 
-/// What the comparison of a page with the page for a visitor's own request has found, in an [`Explanation`].
+/// The result of comparing the shared page with the page that the handler would make for a visitor's own request; in
+/// an [`Explanation`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]

@@ -458,10 +458,9 @@ impl RefreshLayer {
         self
     }
 
-    /// Lets a request for which the function returns `true` bypass the cache. Of several functions,
-    /// one `true` is enough.
-    ///
-    /// Without a `Cache-Control` of its own, the response gets `private`.
+    /// Lets requests for which the function returns `true` bypass the cache, for example those of visitors who are
+    /// logged in. If several functions are set, one `true` is enough. The response gets `Cache-Control: private`,
+    /// unless it has a `Cache-Control` of its own.
     ///
     /// ```
     /// # fn f(layer: perennial::layer::RefreshLayer) {
@@ -565,7 +564,7 @@ impl RefreshLayer {
         self
     }
 
-    /// Declares several types at once, as a tuple, as [`ignore_extension`](Self::ignore_extension) declares one.
+    /// Declares several types at once, as a tuple; see [`ignore_extension`](Self::ignore_extension).
     ///
     /// ```
     /// # fn f(layer: perennial::layer::RefreshLayer) {
@@ -581,9 +580,11 @@ impl RefreshLayer {
         self
     }
 
-    /// Declares that the handler generates the page without the extension of type `T`, which may
-    /// identify a visitor. The latest declaration of a type holds; a layer's takes precedence over
-    /// the site's.
+    /// Declares that the handler does not need the extension of type `T` to generate the page, although the extension
+    /// may identify a visitor. Without this, a request that has it bypasses the cache.
+    ///
+    /// If a type is declared several times, the latest declaration holds, and one of the layer takes precedence over
+    /// one of the site.
     ///
     /// ```
     /// # fn f(layer: perennial::layer::RefreshLayer) {
@@ -596,11 +597,12 @@ impl RefreshLayer {
         self
     }
 
-    /// Declares that the extension of type `T` is equal for all visitors of a page. The generator gets a clone of the
-    /// extension of the request that caused the regeneration.
+    /// Declares that the extension of type `T` has the same value for all visitors of a page, such as a pool or a
+    /// configuration, and gives it to the handler. It is a clone of the extension of the request that caused the
+    /// regeneration.
     ///
-    /// An extension that the key has, such as the tenant by [`Key::by`](crate::Key::by), is equal for all visitors of a
-    /// page, too.
+    /// An extension that is part of the key, such as the tenant by [`Key::by`](crate::Key::by), also has one value
+    /// for each page.
     ///
     /// ```
     /// # fn f(layer: perennial::layer::RefreshLayer) {
