@@ -21,7 +21,7 @@ pub struct LastHour {
     pub regenerations: u64,
     /// Those of them that have failed.
     pub failures: u64,
-    /// The sixty minutes, the oldest one first. The last one is the present minute, and not over yet.
+    /// The sixty minutes, the oldest one first. The last one is the present minute, which is not over yet.
     pub minutes: Vec<MinuteStats>,
 }
 

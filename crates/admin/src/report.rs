@@ -30,7 +30,7 @@ const RECENT: usize = 200;
 /// The number of lines in each list.
 pub(crate) const SHOWN: usize = 15;
 
-/// The state of a site, from its database: five statements.
+/// The state of a site, read from its database by five statements.
 #[derive(Clone, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct Report {
@@ -38,17 +38,17 @@ pub struct Report {
     pub checks: Vec<Check>,
     /// The number of stored pages.
     pub pages: u64,
-    /// Those whose interval is over. An invalidated page counts only then.
+    /// How many of the pages are older than their interval. A page that was invalidated counts only when its interval
+    /// is over.
     pub stale: u64,
-    /// The size of their bodies, headers and metadata, in bytes.
+    /// How many bytes the pages take, with their headers and metadata.
     pub bytes: u64,
-    /// The size of the pages as it counts for the capacity: `bytes` and 2 KiB for each page.
+    /// How many bytes of the store's capacity the pages take: `bytes`, and 2 KiB more for each page.
     pub stored_bytes: u64,
-    /// The capacity of the store, in bytes. `None` means that it is not known: the command line has no
-    /// setting for it.
+    /// The capacity of the store, in bytes. `None` means that it is not known, because the command line does not have
+    /// the site's settings.
     pub store_capacity: Option<u64>,
-    /// The sizes that the processes' memory tiers have and may have, in bytes, summed over the processes that share
-    /// their figures and are alive.
+    /// How many bytes of memory the pages take, summed over the processes that share their figures and are alive.
     pub memory: Memory,
     /// What the site did in the last hour.
     pub last_hour: LastHour,
@@ -56,7 +56,7 @@ pub struct Report {
     pub tables: Vec<(String, u64)>,
     /// The locks of pages in cooldown: their last regeneration has failed.
     pub failing: Vec<LockInfo>,
-    /// The locks that are held, without those of housekeeping.
+    /// The locks that are held, except those of housekeeping.
     pub held: Vec<LockInfo>,
     /// The latest generations, the latest one first.
     pub latest: Vec<Generated>,
@@ -64,7 +64,8 @@ pub struct Report {
     pub slow: Vec<Generated>,
     /// The processes that [share their figures](Perennial::share_stats).
     pub processes: Vec<ProcessStats>,
-    /// The pages that this process has found changed although nobody had invalidated them, the latest one first.
+    /// The pages that had changed although nobody had invalidated them, as far as this process knows, the newest
+    /// first.
     pub missed_invalidations: Vec<Arc<MissedInvalidation>>,
 }
 
@@ -147,7 +148,7 @@ impl Verdict {
 }
 
 impl Report {
-    /// Reads the report. After an error: an empty report with a check that fails.
+    /// Reads the report. If that fails, the report is empty, and has a check that says so.
     pub async fn of(site: &Perennial) -> Self {
         Self::read(site).await.unwrap_or_else(|error| {
             tracing::error!(target: "perennial_admin", error = format!("{error:#}"), "the database fails");

@@ -69,12 +69,11 @@ pub enum Weekday {
 }
 
 impl Calendar {
-    /// Creates a schedule with one occurrence each day, at a time of day such as `06:00`.
+    /// Creates a schedule with one time each day, such as `06:00`.
     ///
     /// # Errors
     ///
-    /// [`Invalid`](perennial::ErrorKind::Invalid): the time of day is not written as `HH:MM`, or the
-    /// time zone is unknown.
+    /// [`Invalid`](perennial::ErrorKind::Invalid): the time is not written as `HH:MM`, or the time zone is unknown.
     pub fn daily(time: &str, zone: &str) -> Result<Self, Error> {
         Self::of(zone, &[format!("{} * * *", minute_and_hour(time)?)])
     }

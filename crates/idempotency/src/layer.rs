@@ -66,8 +66,8 @@ struct LoggedOutcomes {
 type ScopeOf = dyn Fn(&Parts) -> Option<Scope> + Send + Sync;
 
 impl IdempotencyLayer {
-    /// Returns a layer that stores requests in the database of these locks. `scope` returns the user to whom
-    /// a request's key belongs; `None` is answered by 400.
+    /// Returns a layer that stores its requests in the database of these locks. `scope` says to whom a request's key
+    /// belongs. If it returns `None`, the request gets a 400.
     pub fn new(
         locks: &Locks,
         scope: impl Fn(&Parts) -> Option<Scope> + Send + Sync + 'static,
@@ -99,13 +99,13 @@ impl IdempotencyLayer {
         logged.names.len() < 100 && logged.names.insert(name.to_owned())
     }
 
-    /// Passes requests without a key to the service each time. Default: refused by 400.
+    /// Lets requests without a key reach the service each time. Default: they get a 400.
     pub fn optional(mut self) -> Self {
         self.optional = true;
         self
     }
 
-    /// Sets the time for which a response is stored and replayed; after that the key is new. Default: a day.
+    /// Sets how long a response is stored for repeats. After that, the key counts as new. Default: a day.
     ///
     /// # Panics
     ///
@@ -116,23 +116,23 @@ impl IdempotencyLayer {
         self
     }
 
-    /// Sets the size of the largest body, in bytes. Default: 1 MiB. A larger request gets 413. A
-    /// larger response is passed on and not stored, and a repeat gets 409.
+    /// Sets the size of the largest body, in bytes. Default: 1 MiB. A larger request gets a 413. A larger response is
+    /// passed on without being stored, and a repeat of its request gets a 409.
     pub fn max_body(mut self, bytes: usize) -> Self {
         self.max_body = bytes;
         self
     }
 
-    /// Sets the time after which a request without a response counts as unknown, and no longer as
-    /// running. Default: 60 s. Nothing is cancelled. No effect beside
+    /// Sets after which time a request without a response no longer counts as running, but as one of which nobody
+    /// knows whether it was done. Default: 60 s. The request is not cancelled. This has no effect together with
     /// [`run_again_after`](Self::run_again_after).
     pub fn unknown_after(mut self, time: Duration) -> Self {
         self.unknown_after = time;
         self
     }
 
-    /// Runs a request again that was begun `time` ago and has no response, when a repeat arrives.
-    /// Default: never. **A service that takes longer than `time` runs twice.**
+    /// Lets a repeat run the request again if the first one was begun longer ago than `time` and has no response.
+    /// Default: it never runs again. **A service that takes longer than `time` runs twice.**
     ///
     /// # Panics
     ///
@@ -143,8 +143,8 @@ impl IdempotencyLayer {
         self
     }
 
-    /// Lets a request run again whose outcome is unknown. Returns false if there is no such request, or if
-    /// it was done. A request whose service still runs would run twice.
+    /// Lets a request run again of which nobody knows whether it was done. Make sure first that it was not, and that
+    /// its service no longer runs. Returns false if there is no such request, or if it was done.
     ///
     /// # Errors
     ///

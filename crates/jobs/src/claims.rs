@@ -57,8 +57,8 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// Creates claims on a table with the key `id` and the lock `lock_id`. `pool`: the
-    /// application's own, or `Perennial::database`.
+    /// Creates claims on a table whose key is the column `id`, and whose claims stand in the column `lock_id`. `pool`
+    /// is the application's own, or the one of `Perennial::database`.
     pub fn with_pool(pool: impl IntoDatabase, table: impl Into<String>) -> Self {
         Self {
             table: Table {
@@ -74,19 +74,20 @@ impl Claims {
         }
     }
 
-    /// Sets the column of the key, which is unique. Default: `id`.
+    /// Names the column of the table's unique key. Default: `id`.
     pub fn id(mut self, column: impl Into<String>) -> Self {
         self.table.id = column.into();
         self
     }
 
-    /// Sets the column of the lock. Default: `lock_id`.
+    /// Names the column that says which claim a row belongs to. Default: `lock_id`.
     pub fn lock(mut self, column: impl Into<String>) -> Self {
         self.table.lock = column.into();
         self
     }
 
-    /// Sets the column of the expiry, and the time for which a claim holds. Default: no expiry.
+    /// Lets claims end after this time, so that another worker gets the rows of one that has crashed, and names the
+    /// column in which the end is stored. Default: claims do not end.
     ///
     /// # Panics
     ///
@@ -100,7 +101,7 @@ impl Claims {
         self
     }
 
-    /// Claims only rows in which a column has this value, by its collation.
+    /// Claims only rows in which this column has this value. They are compared by the column's collation.
     pub fn filter(mut self, column: impl Into<String>, value: impl Into<Value>) -> Self {
         let filter = Filter::Is(column.into(), value.into());
         self.table.filters.push(filter);
@@ -113,13 +114,15 @@ impl Claims {
         self
     }
 
-    /// Claims only rows that satisfy a condition in SQL without `$`, `?` and `{`: `due <= now()`.
+    /// Claims only rows that satisfy a condition in SQL, such as `due <= now()`. The condition must not contain `$`,
+    /// `?`, `{` or `}`.
     pub fn filter_sql(mut self, condition: &'static str) -> Self {
         self.table.filters.push(Filter::Sql(condition));
         self
     }
 
-    /// Claims the rows with the least value of a column first. A later call breaks ties. Default: any order.
+    /// Claims the rows with the smallest value of this column first. A second call orders rows whose values are the
+    /// same. Default: any order.
     pub fn order(mut self, column: impl Into<String>) -> Self {
         self.table.order.push((column.into(), ""));
         self
@@ -131,16 +134,16 @@ impl Claims {
         self
     }
 
-    /// Claims up to `limit` rows without a claim or with an expired one. The claim may be empty.
+    /// Claims up to `limit` rows that have no claim, or one that has ended. If there are none, the claim is empty.
     ///
-    /// A statement without an answer is followed by the question which rows it has claimed, and, if it has
-    /// none, by another try: four times the statement timeout at most.
+    /// If the database does not answer, this process asks which rows it has claimed, and if there are none, tries
+    /// again; for four times the statement timeout at most.
     ///
     /// # Errors
     ///
-    /// [`Invalid`](crate::ErrorKind::Invalid): a name, a condition or a column's type cannot be
-    /// used. Or the database fails. Rows that it claims later, also after a drop of the future, are
-    /// released by this process within a quarter of an hour.
+    /// [`Invalid`](crate::ErrorKind::Invalid): a name, a condition or a column's type cannot be used. Or the database
+    /// fails. If it turns out later that rows were claimed all the same, or if the future is dropped, this process
+    /// releases them within a quarter of an hour.
     pub async fn claim(&self, limit: u32) -> Result<Claim, Error> {
         match self.try_claim(limit).await? {
             Ok(claim) => Ok(claim),
@@ -253,19 +256,20 @@ impl Claim {
         &self.ids
     }
 
-    /// Returns the time until the claim ends, by this process's monotonic clock. `None` means that it never
-    /// ends.
+    /// Returns how long the claim still lasts, by this process's monotonic clock. `None` means that it does not end.
     pub fn remaining(&self) -> Option<Duration> {
         let (_, after) = self.table.expiry.as_ref()?;
         Some(after.saturating_sub(self.begun.elapsed()))
     }
 
-    /// Marks all rows as completed: the lock column then has the lock id with `-` in the place of its first character, so
-    /// that `lock_id LIKE '-%'` finds what is completed. Returns the number of rows, without those that this claim has lost.
+    /// Marks all rows as completed, and returns their number, without those that this claim has lost.
+    ///
+    /// The first character of the lock id in such a row is replaced by `-`, so that `lock_id LIKE '-%'` finds what is
+    /// completed.
     ///
     /// # Errors
     ///
-    /// The database fails: the call may have taken effect, and may be repeated.
+    /// The database fails. The call may have taken effect, and can be repeated.
     pub async fn complete(&self) -> Result<u64, Error> {
         let completed = self.table.complete(&self.lock_id, None, self.ids.len());
         completed.await

@@ -50,7 +50,8 @@ pub struct ExclusiveLayer {
 }
 
 impl ExclusiveLayer {
-    /// Returns a layer for these locks. `name` returns the name of a request's lock.
+    /// Returns a layer with these locks. The function returns the name of the lock for a request: requests with the
+    /// same name run one at a time.
     pub fn new(locks: &Locks, name: impl Fn(&Parts) -> LockName + Send + Sync + 'static) -> Self {
         Self {
             locks: locks.clone(),
@@ -63,27 +64,27 @@ impl ExclusiveLayer {
         }
     }
 
-    /// Sets the time that a request waits for the lock. Default: 5 s. Zero means no wait.
+    /// Sets how long a request waits for the lock before it is refused. Default: 5 s. With zero it does not wait.
     pub fn wait(mut self, limit: Duration) -> Self {
         self.wait = limit;
         self
     }
 
-    /// Sets the route's purpose: a refused client is told what was not begun, and [`Locks::inspect`] what the holder does.
-    /// Its first 100 bytes are stored. Default: none.
+    /// Says what the route does, for people: a refused client reads what was not begun, and [`Locks::inspect`] shows
+    /// what the holder is doing. The first 100 bytes are stored. Default: none.
     pub fn action(mut self, action: impl Into<String>) -> Self {
         self.action = action.into().into();
         self
     }
 
-    /// Refuses by 429 Too Many Requests. Default: 409 Conflict.
+    /// Refuses requests with 429 Too Many Requests. Default: 409 Conflict.
     pub fn too_many_requests(mut self) -> Self {
         self.refusal = StatusCode::TOO_MANY_REQUESTS;
         self
     }
 
-    /// Cancels the service when the lease is [lost](crate::Lease::lost): its future is dropped at its next
-    /// `await`, and the answer is 500. Default: the service finishes, with a warning in the log.
+    /// Cancels the service when the lease is [lost](crate::Lease::lost): its future is dropped at its next `await`,
+    /// and the client gets a 500. Default: the service goes on to its end, and the log has a warning.
     pub fn cancel_when_lost(mut self) -> Self {
         self.cancels = true;
         self

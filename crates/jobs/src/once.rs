@@ -66,26 +66,26 @@ impl Once {
         }
     }
 
-    /// Sets the time after which the work can be done again. Default: never.
+    /// Lets the work be done again after this time. Default: never.
     pub fn remember_for(mut self, time: Duration) -> Self {
         self.retention = time.min(FOREVER);
         self
     }
 
-    /// Requires that other work has been done before.
+    /// Lets the work be done only when other work of this name has been done.
     pub fn after(mut self, name: impl Into<LockName>) -> Self {
         self.after = Some(LockName::of(LockKind::Once, name));
         self
     }
 
-    /// Marks the work as done, and then runs the work, unless it was done before. At most one run: work that
-    /// crashes or fails is not done again.
+    /// Runs the work if it was not done before: **at most once**. The work is marked as done before it runs, so work
+    /// that fails or crashes is not tried again.
     ///
     /// # Errors
     ///
-    /// The database fails, or the lock was broken: the work has not run. If the database fails for
-    /// a quarter of an hour, or the process ends meanwhile, the work may be marked nevertheless;
-    /// [`forget`](Self::forget) removes the mark.
+    /// The database fails, or the lock was broken: the work has not run. If the database fails for a quarter of an
+    /// hour, or the process ends in that time, the work may be marked all the same; [`forget`](Self::forget) removes
+    /// the mark.
     ///
     /// # Cancel safety
     ///
@@ -104,12 +104,12 @@ impl Once {
         }
     }
 
-    /// Runs the work under a lease, unless it was done before, and marks the work as done after a
-    /// success. Until then each call may run the work, one at a time. At least one run: after a
-    /// crash between the work and its mark, a later call does the work again.
+    /// Runs the work if it was not done before, and marks it as done when it has succeeded: **at least once**. Until
+    /// then, each call may run it again, one at a time. After a crash between the work and its mark, a later call
+    /// does the work again.
     ///
-    /// The work gets the lease's [`Fence`](crate::Fence). A write that stores the fence, and that has no effect where
-    /// a greater one is stored, cannot overwrite what a later run has written.
+    /// The work gets the [`Fence`](crate::Fence) of its lease. If each write stores the fence, and changes nothing
+    /// where a greater one is stored, a process that was paused cannot overwrite what a later run has written.
     ///
     /// ```
     /// # async fn import(fence: perennial_jobs::Fence) -> Result<(), std::io::Error> { Ok(()) }
@@ -126,8 +126,8 @@ impl Once {
     ///
     /// # Errors
     ///
-    /// The database fails, or the [lease is lost](crate::ErrorKind::Lost): the work's future is dropped where it
-    /// waits. The work may have been done without a mark.
+    /// The database fails, or the [lease is lost](crate::ErrorKind::Lost). The work's future is then dropped where it
+    /// waits, and the work may have been done without a mark.
     ///
     /// # Cancel safety
     ///
@@ -226,7 +226,7 @@ impl Once {
         Ok(MarkSql { sql, values })
     }
 
-    /// Returns the time since the work began, if the work is done.
+    /// Returns how long ago the work was begun, if it is done, and `None` if it is not.
     ///
     /// # Errors
     ///
@@ -235,8 +235,8 @@ impl Once {
         Ok(done(self.locks.inspect(self.name.clone()).await?.as_ref()))
     }
 
-    /// Removes the mark, so that the work can be done again, and takes the lock from running work.
-    /// Returns false if the work never began.
+    /// Removes the mark, so that the work can be done again. If the work is running, its lock is taken away. Returns
+    /// false if it was never begun.
     ///
     /// # Errors
     ///

@@ -53,16 +53,16 @@ pub struct SessionLock {
 }
 
 impl SessionLock {
-    /// Takes the lock if it is free. `None` means that another connection holds the lock. `pool` is the
-    /// application's own, or `Perennial::database`.
+    /// Takes the lock if it is free, and returns `None` if another connection holds it. `pool` is the application's
+    /// own, or the one of `Perennial::database`.
     ///
     /// # Errors
     ///
-    /// [`Invalid`](crate::ErrorKind::Invalid): the database has no such locks. Or the database fails.
+    /// [`Invalid`](crate::ErrorKind::Invalid): this kind of database has no such locks. Or the database fails.
     ///
     /// # Cancel safety
     ///
-    /// A dropped call holds nothing.
+    /// If the future is dropped, nothing is held.
     pub async fn try_lock(
         pool: impl IntoDatabase,
         name: impl Into<LockName>,
@@ -74,16 +74,16 @@ impl SessionLock {
         }
     }
 
-    /// Takes the lock, and waits for it up to `wait`.
+    /// Takes the lock, and waits for it for up to `wait`.
     ///
     /// # Errors
     ///
-    /// The errors of [`try_lock`](Self::try_lock), and [taken](crate::ErrorKind::Taken): the lock was not
-    /// free in time.
+    /// The errors of [`try_lock`](Self::try_lock), and [taken](crate::ErrorKind::Taken): the lock was not free in
+    /// time.
     ///
     /// # Cancel safety
     ///
-    /// A dropped call holds nothing.
+    /// If the future is dropped, nothing is held.
     pub async fn lock(
         pool: impl IntoDatabase,
         name: impl Into<LockName>,

@@ -55,19 +55,18 @@ impl Database {
         builder.with_store(Box::new(self.clone()))
     }
 
-    /// Makes each call of a site to this database return an error immediately.
+    /// Lets each call of a site to this database fail at once.
     pub fn fail(&self) {
         self.set(Condition::Fails);
     }
 
-    /// Makes calls wait until another condition is set. A call that the site has given up by then is not
-    /// carried out.
+    /// Lets calls wait until another condition is set. A call that the site has given up by then is not carried out.
     pub fn hang(&self) {
         self.set(Condition::Hangs);
     }
 
-    /// Delays each call by `delay` before it is carried out, so that its answer is current. A call that the
-    /// site has given up by then is not carried out.
+    /// Carries out each call after this delay, so that its answer is current. A call that the site has given up by
+    /// then is not carried out.
     pub fn slow_down(&self, delay: Duration) {
         self.set(Condition::Slow(delay));
     }
@@ -77,15 +76,13 @@ impl Database {
         self.set(Condition::LosesReplies);
     }
 
-    /// Makes calls that write return an error, as on a server that has become read-only.
+    /// Lets calls fail that write, as on a server that has become read-only.
     pub fn refuse_writes(&self) {
         self.set(Condition::RefusesWrites);
     }
 
-    /// Makes calls succeed again, and carries out the calls that hang.
-    ///
-    /// After a failure a site asks again after a second, or after its
-    /// [cooldown](perennial::Refresh::cooldown).
+    /// Lets calls succeed again, and carries out those that hang. A site asks again a second after a failure, or
+    /// after its [cooldown](perennial::Refresh::cooldown).
     pub fn recover(&self) {
         self.set(Condition::Well);
     }

@@ -37,8 +37,8 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Creates the status page of a site. `access` decides for each request. `shutdown` ends the streams of
-    /// open pages: cancel it when the server begins its graceful shutdown.
+    /// Creates the status page of a site. `access` decides for each request what its user may do. When `shutdown` is
+    /// cancelled, the streams of open pages end: cancel it when the server begins its graceful shutdown.
     pub fn new(
         site: Perennial,
         shutdown: CancellationToken,
@@ -54,9 +54,9 @@ impl Admin {
         }
     }
 
-    /// Sends requests for pages through the application's router with its layers, for the button
-    /// "Regenerate now" and, for users with full access, the page "Explain". A route without a layer
-    /// runs its handler. Default: the button invalidates the page.
+    /// Gives the status page the application's router with its layers. The button "Regenerate now" and the page
+    /// "Explain", which only users with full access have, send requests for pages through it. A route without a layer
+    /// runs its handler. Default: the button only invalidates the page.
     pub fn pages(mut self, pages: Router) -> Self {
         self.pages = Some(pages);
         self
