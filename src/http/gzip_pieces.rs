@@ -104,7 +104,7 @@ fn compressed(encoder: &mut Compress, plain: &[u8]) -> io::Result<Bytes> {
     loop {
         let taken = usize::try_from(encoder.total_in() - begin).unwrap_or(plain.len());
         let status = encoder.compress_vec(&plain[taken..], &mut blocks, FlushCompress::Full)?;
-        // Space that is left says that the flush is complete.
+        // The flush is complete if it has left space in the buffer.
         if blocks.len() < blocks.capacity() {
             return Ok(Bytes::from(blocks.into_boxed_slice()));
         }

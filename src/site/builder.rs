@@ -96,18 +96,18 @@ impl Builder {
         self
     }
 
-    /// Sets how many bytes of pages the database stores. Default: 1 GiB. `u64::MAX` means no limit.
-    ///
-    /// Each page counts with its body, headers, tags and key, and 2 KiB more. Beyond the capacity, a request removes
-    /// pages that nobody seems to ask for, once a minute, and the log says so. First go stale pages that were
-    /// generated once, or that say that there is nothing; then other stale pages, those first that have been stale
-    /// for longest; and fresh ones last. Set the same capacity in each process. Zero is an error when the site is
-    /// opened.
+    /// Sets how many bytes of pages the database stores. Default: 1 GiB. `u64::MAX` means no limit. Set the same
+    /// capacity in each process. Zero is an error when the site is opened.
     ///
     /// ```
     /// # use perennial::Perennial;
     /// let builder = Perennial::builder().store_capacity(10 << 30);
     /// ```
+    ///
+    /// Each page counts with its body, headers, tags and key, and 2 KiB more. If the capacity is exceeded, a request
+    /// removes pages once a minute, and the log says so. They are removed in this order: stale pages that were
+    /// generated once, and stale 404s and their like; other stale pages, beginning with those that have been stale
+    /// for longest; and fresh pages.
     pub fn store_capacity(mut self, bytes: u64) -> Self {
         self.settings.store_capacity = (bytes < u64::MAX).then_some(bytes);
         self

@@ -40,8 +40,8 @@ impl Perennial {
         self.write_in(transaction.into(), names).await
     }
 
-    /// Ends the serving of all resources with these tags when the caller's transaction commits, as
-    /// [`invalidate_in`](Self::invalidate_in) makes them stale.
+    /// Purges all resources with these tags if the caller's transaction commits: as
+    /// [`invalidate_in`](Self::invalidate_in), but afterwards they are no longer served.
     ///
     /// ```
     /// # #[cfg(feature = "sqlite")]
@@ -91,8 +91,8 @@ impl Perennial {
         self.sql_of(tags.iter().map(|tag| Target::Tag(tag).name()))
     }
 
-    /// Returns the statement that ends the serving of all resources with these tags, as
-    /// [`invalidation_sql`](Self::invalidation_sql) returns the one that makes them stale.
+    /// Returns the statement that purges all resources with these tags: as
+    /// [`invalidation_sql`](Self::invalidation_sql), but afterwards they are no longer served.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
@@ -103,7 +103,7 @@ impl Perennial {
     ///
     /// # Errors
     ///
-    /// Those of [`invalidation_sql`](Self::invalidation_sql).
+    /// The errors of [`invalidation_sql`](Self::invalidation_sql).
     pub fn purge_sql(&self, tags: impl IntoNames) -> Result<InvalidationSql, Error> {
         let tags = tags.into_names();
         self.sql_of(tags.iter().map(|tag| Target::PurgedTag(tag).name()))

@@ -45,7 +45,8 @@ pub struct LockName {
 }
 
 impl LockName {
-    /// Returns the same name for a lock of this kind: `LockName::of(LockKind::Page, "/best-sellers")`.
+    /// Returns the name of a lock of this kind, such as `LockName::of(LockKind::Page, "/best-sellers")`. Locks of two
+    /// kinds are two locks, even if their names are the same.
     pub fn of(kind: LockKind, name: impl Into<Self>) -> Self {
         Self {
             kind,

@@ -69,7 +69,8 @@ pub struct NewEntry {
     pub history: String,
     /// The shortest time until the entry may be pruned.
     pub retention: Duration,
-    /// False for an entry that leaves a full store among the first, however often it is generated.
+    /// False for an entry that is removed early if the store is full, however often it is generated: a 404 and its
+    /// like.
     pub lasting: bool,
 }
 
@@ -202,7 +203,8 @@ impl Counted {
     }
 }
 
-/// The approximate size of a page's row beside its [size](NewEntry::size): the history, the lock, the indexes.
+/// What a page takes in the database in addition to its [size](NewEntry::size), approximately: the history, the lock
+/// and the indexes.
 pub const ROW_OVERHEAD: u64 = 2 << 10;
 
 /// The state of a lock in a [`Probed`].

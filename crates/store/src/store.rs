@@ -155,8 +155,8 @@ impl Store {
         locked(&self.0.failing).is_empty()
     }
 
-    /// Carries out this operation several times in the next quarter of an hour. It undoes another one whose
-    /// reply was lost.
+    /// Undoes another operation whose reply was lost, and which may still be carried out late: carries this operation
+    /// out several times in the next quarter of an hour.
     pub fn undo<O: Operation + Clone + Send + 'static>(&self, operation: O) {
         let weak = Arc::downgrade(&self.0);
         self.0.lost.repeat(move || {

@@ -89,7 +89,7 @@ impl Driver {
             return Box::pin(std::future::pending());
         };
         assert_no_lock_is_held();
-        // Read before the generator begins: it says what the generator's data cannot be older than.
+        // Taken before the generator begins, so that its data are at least as new as this.
         let sightings = self.regenerations.environment.list.sightings();
         let started = self.regenerations.environment.now();
         let run = Arc::new(RunContext::for_generator(

@@ -183,7 +183,7 @@ impl Regenerations {
         driver.started_by(run.and_then(|run| run.chain()), inherited_permit);
         match generate() {
             Ok(work) => driver.generates_by(work),
-            // The drop of the driver tells those who have joined meanwhile.
+            // Visitors who have joined meanwhile learn of it when the driver is dropped.
             Err(why) => return Joined::Answered(Answer::Pass(why)),
         }
         let run = async move {

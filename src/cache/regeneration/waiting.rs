@@ -139,7 +139,7 @@ impl<B: Clone> Progress<B> {
         };
         match self {
             _ if context.now < until => Next::Until(until),
-            // In time, the visitor had to see a later epoch.
+            // The time for which the author of a change waits for the new version is over.
             Self::Stale { version, .. } => servable_or_unavailable(version, context),
             _ => unavailable(context),
         }

@@ -134,8 +134,8 @@ impl Holes {
         self.mark(name, Escape::Html)
     }
 
-    /// Says that the marks of a hole may be missing in the body, as where the handler has asked for one in
-    /// advance.
+    /// Says that the body may lack the marks of a hole, although the handler has asked for them: for a template that
+    /// leaves the spot out in some cases.
     ///
     /// ```
     /// # fn f(holes: perennial::layer::Holes, is_short: bool) -> String {

@@ -175,7 +175,7 @@ where
     let layer = &shared.layer;
     let mut parts = visitor.clone();
     if layer.key.derives_values() {
-        // What the key adds to the request is no difference.
+        // What is in the key may differ between visitors, so it does not count as a difference.
         let resource = request::resource(visitor, layer).ok()?;
         let generator = request::to_generate(visitor, &resource, layer).ok()?;
         parts.uri = generator.uri().clone();

@@ -101,7 +101,8 @@ pub fn read_seconds<'de, D: serde::Deserializer<'de>>(
     Ok(of_seconds(seconds))
 }
 
-/// Returns a time of so many seconds. `f64` rounds the longest times up to more than a `Duration` holds.
+/// Returns this number of seconds as a duration. The longest durations, which `f64` rounds up to more than a
+/// `Duration` can hold, become `Duration::MAX`.
 pub fn of_seconds(seconds: f64) -> std::time::Duration {
     let longest = if seconds > 0.0 {
         std::time::Duration::MAX

@@ -106,7 +106,7 @@ const SQLITE: DialectRules = DialectRules {
     settings: &[],
     literal: None,
     is_networked: false,
-    // SQLITE_ERROR: a table or a column that is there or is not.
+    // SQLITE_ERROR, which SQLite reports for a missing table or column, and for one that exists already.
     not_our_table: &[Sqlite(1)],
     no_such_table: &[Sqlite(1)],
     ddl_race: &[],

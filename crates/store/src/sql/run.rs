@@ -147,7 +147,7 @@ pub fn number(done: &Rows) -> Result<Option<i64>, DriverError> {
     }
 }
 
-/// Returns true if another statement was faster and this one did nothing.
+/// Returns true if the statement did nothing because it lost a race against another one.
 pub fn is_contended(error: &DriverError) -> bool {
     has_code(error, |rules| rules.contention)
 }
@@ -157,7 +157,7 @@ pub fn is_broken(error: &DriverError) -> bool {
     error.is_broken_connection() || has_code(error, |rules| rules.connection_lost)
 }
 
-/// Returns true if the error has one of these codes of its database's rules.
+/// Returns true if the error has one of the codes that `codes` selects from the rules of its kind of database.
 pub fn has_code(error: &DriverError, codes: fn(&DialectRules) -> &'static [ErrorCode]) -> bool {
     let code = error.code();
     code.is_some_and(|code| codes(Engine::of(code).rules()).contains(&code))

@@ -138,7 +138,7 @@ async fn upgrade(
     };
     let ended = run(connection, &Statement::new(dialect, "", end), &[]).await;
     match dialect {
-        // The settings of the wait are the session's.
+        // The settings for the wait were made for this session, so the connection must not go back to the pool.
         Dialect::MySql | Dialect::MariaDb | Dialect::Galera => borrowed.close(),
         _ if ended.is_err() => borrowed.close(),
         _ => borrowed.give_back(),

@@ -33,11 +33,11 @@ pub(super) struct Found {
 }
 
 impl Tables {
-    /// Returns tables that nobody has looked for.
+    /// Names Perennial's tables, without asking the database whether they are there.
     ///
     /// # Errors
     ///
-    /// Not every database accepts the prefix.
+    /// The prefix cannot be used in every kind of database.
     pub fn new(prefix: &str) -> Result<Self, Error> {
         check_prefix(prefix)?;
         Ok(Self(Arc::new(Inner {

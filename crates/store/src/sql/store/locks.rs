@@ -30,8 +30,8 @@ impl SqlStore {
             Arg::Int(call.seen.map_or(-1, |seen| seen.0)),
         ];
         let resent = AtomicBool::new(false);
-        // An attempt that loses is not repeated. If the first sending has taken the lock, the second one
-        // gets the fence, as the owner is the same.
+        // An attempt that loses the race is not repeated. One whose reply was lost is sent again: if the first
+        // attempt has taken the lock, the second one gets its fence, because the owner is the same.
         let again = |error: &_| {
             let is_broken = is_broken(error);
             resent.fetch_or(is_broken, Relaxed);

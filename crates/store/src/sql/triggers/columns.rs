@@ -81,7 +81,7 @@ const SQLITE: &str = "SELECT c.name, c.type, min(c.pk, 1), s.type
     FROM sqlite_schema s JOIN pragma_table_xinfo(s.name) c WHERE s.name = $1 AND s.type IN ('table', 'view') ORDER BY c.cid";
 
 impl Table {
-    /// Reads a table; without the schema, the one that the database finds by its name.
+    /// Reads the columns of a table. Without a schema, it is the table that the database itself finds by this name.
     pub async fn read(
         database: &Database,
         schema: Option<&str>,
