@@ -50,8 +50,8 @@ async fn main() {
         Extent {
             turn: Duration::from_secs(1),
             failed: 4000,
-            churned: 10_000,
-            pages: 10_000,
+            churned: 4000,
+            pages: 4000,
         }
     } else {
         Extent {

@@ -30,7 +30,7 @@ static EXTENT: LazyLock<Extent> = LazyLock::new(|| {
         Extent {
             load: Duration::from_secs(10),
             pages: 1_000_000,
-            requests: 200_000,
+            requests: 100_000,
         }
     } else {
         Extent {

@@ -3,6 +3,7 @@
 
 use std::{
     cmp::Reverse,
+    collections::BTreeSet,
     sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
@@ -388,7 +389,8 @@ fn capacity(report: &Report) -> Option<Check> {
 /// Pages whose age alone has shown that their data had changed.
 fn missed(missed: &[Arc<MissedInvalidation>]) -> Option<Check> {
     let latest = missed.first()?;
-    let (count, they) = match missed.len() {
+    let keys: BTreeSet<_> = missed.iter().map(|missed| &missed.key).collect();
+    let (count, they) = match keys.len() {
         1 => ("One page".to_owned(), "it"),
         many => (format!("{many} pages"), "them"),
     };

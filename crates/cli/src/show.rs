@@ -301,7 +301,7 @@ fn table_of_locks(locks: Vec<LockInfo>) {
     });
     print::table(
         [
-            "kind", "name", "holder", "does", "held for", "ends in", "fence",
+            "kind", "name", "holder", "does", "since", "ends in", "fence",
         ],
         rows,
     );

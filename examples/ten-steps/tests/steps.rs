@@ -12,6 +12,11 @@ use std::{
 use perennial_testkit::{Db, Reply, request, until};
 use tempfile::TempDir;
 
+/// The program with the test that a reader writes in step 9.
+#[path = "../src/bin/step-09.rs"]
+#[allow(dead_code, reason = "only its test runs here")]
+mod step_09;
+
 /// A step as a process.
 struct Shop {
     child: Child,
@@ -214,6 +219,22 @@ async fn step_8_follows_its_table() {
         assert_eq!(status(&shop.get("/books").await), "hit");
     }
     assert_eq!(fence().await, before, "the list does not show sales");
+}
+
+/// The test of step 9 finds its database in the environment, so it runs in a process of its own.
+#[tokio::test]
+async fn step_9_has_a_test_that_passes() {
+    let Some(db) = Db::postgres().await else {
+        return;
+    };
+    let test = "step_09::tests::new_price_is_on_the_list_of_both_processes";
+    let output = Command::new(std::env::current_exe().expect("is there"))
+        .args(["--exact", test])
+        .env("DATABASE_URL", db.url())
+        .output()
+        .expect("runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("1 passed"), "{text}");
 }
 
 #[tokio::test]

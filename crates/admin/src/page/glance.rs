@@ -2,6 +2,8 @@
 //! state. An open page gets this part anew each five seconds. The charts are made here, as SVG, so that the page works
 //! without a script.
 
+use std::time::Duration;
+
 use maud::{Markup, html};
 
 use super::html::{prose, size};
@@ -12,6 +14,11 @@ use crate::{
 
 /// The height of a chart, in its own units. A minute is four units wide.
 const CHART_HEIGHT: f64 = 40.0;
+
+/// The age of a process that has written figures for the second time.
+const FIRST_FIGURES_AFTER: Duration = Duration::from_secs(5);
+
+const NOT_KNOWN: &str = "the first figures come within ten seconds";
 
 pub(crate) fn glance(report: &Report, base: &str) -> Markup {
     html! {
@@ -56,7 +63,13 @@ fn tiles(report: &Report) -> Markup {
     let hour = &report.last_hour;
     let latest = hour.last_full_minute();
     let memory = report.memory;
+    // Every process writes its figures each ten seconds, and nothing is known before.
+    let is_known = report
+        .processes
+        .iter()
+        .any(|process| process.up_for >= FIRST_FIGURES_AFTER);
     let failures = match hour.failures {
+        _ if !is_known => NOT_KNOWN.to_owned(),
         0 => "no failure in the last hour".to_owned(),
         1 => "1 failure in the last hour".to_owned(),
         many => format!("{many} failures in the last hour"),
@@ -82,7 +95,7 @@ fn tiles(report: &Report) -> Markup {
             (tile(
                 "Hit ratio",
                 &hour.hit_ratio().map_or_else(|| "–".to_owned(), |ratio| format!("{:.1} %", 100.0 * ratio)),
-                &format!("of {} requests in the last hour", hour.requests),
+                &format!("fresh pages, of {} requests in the last hour", hour.requests),
                 &chart("the hit ratio of each minute", ratios, 1.0, "100 %"),
             ))
             (tile(
@@ -104,9 +117,9 @@ fn tiles(report: &Report) -> Markup {
             ))
             div .tile.card {
                 h2 { "Memory and store" }
-                p .figure { (size(memory.bytes)) }
+                p .figure { @if is_known { (size(memory.bytes)) } @else { "–" } }
                 (meter("share of the memory", share(memory.bytes, memory.capacity)))
-                p .note { "of " (size(memory.capacity)) " of memory" }
+                p .note { @if is_known { "of " (size(memory.capacity)) " of memory" } @else { (NOT_KNOWN) } }
                 @if let Some(store) = report.store_capacity {
                     (meter("share of the store", share(report.stored_bytes, store)))
                     p .note { (size(report.stored_bytes)) " of " (size(store)) " of the store" }
@@ -138,13 +151,16 @@ fn pages_by_state(report: &Report, base: &str) -> Markup {
         ("stale", "◐", report.stale),
         ("cooldown", "✗", cooling),
     ];
-    let all = parts.iter().map(|(_, _, count)| count).sum::<u64>();
-    let mut from = 0.0;
-    let segments = parts.map(|(state, _, count)| {
-        let (at, width) = (from, 100.0 * share(count, all));
-        from += width;
-        (state, at, width)
-    });
+    // A page in cooldown may be stored or not, so it has no part of the bar.
+    let width_of_fresh = 100.0 * share(fresh, report.pages);
+    let segments = [
+        ("fresh", 0.0, width_of_fresh),
+        (
+            "stale",
+            width_of_fresh,
+            100.0 * share(report.stale, report.pages),
+        ),
+    ];
     let text = parts
         .map(|(state, _, count)| format!("{count} {state}"))
         .join(", ");
@@ -198,7 +214,7 @@ fn chart(name: &str, bars: impl Iterator<Item = Bar>, top: f64, label: &str) -> 
                     }
                 }
             }
-            figcaption aria-hidden="true" { span { "60 min ago" } span { "top: " (label) } span { "now" } }
+            figcaption aria-hidden="true" { span { "60 min ago" } span { "max " (label) } span { "now" } }
         }
     }
 }

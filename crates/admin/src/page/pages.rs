@@ -43,7 +43,7 @@ pub(crate) async fn overview(viewer: Viewer, State(admin): State<Arc<Admin>>) ->
                 h2 { (title) }
                 @if generations.is_empty() { p .note { "No page has been generated yet." } } @else {
                     div .wide { table {
-                        thead { tr { th { "Key" } th { "Began" } th .minor { "Reason" } th .number { "Took" } th .number.minor { "Size" } } }
+                        thead { tr { th { "Key" } th { "Began" } th .minor { "Reason" } th .number { "Took" } th .number.minor { "Body" } } }
                         @for it in generations {
                             tr {
                                 (key_cell(&viewer, &it.key))
@@ -174,7 +174,7 @@ pub(crate) async fn entries(
         } @else {
             div .card.wide { table .entries {
                 thead { tr {
-                    th { "Key" } th .minor { "Layer" } th { "State" } th { "Age" } th .number { "Size" }
+                    th { "Key" } th .minor { "Layer" } th { "State" } th { "Age" } th .number { "Stored" }
                     th .number { "In memory" } th { "Generation times" } th { "Holder" }
                 } }
                 @for entry in &found.entries { (row(&viewer, entry)) }
@@ -189,7 +189,7 @@ pub(crate) async fn entries(
                     input type="hidden" name="what" value=(what);
                     label { (label) input name="name" required[what == "tag"]; }
                     button name="act" value="invalidate" { "Count and invalidate…" }
-                    button name="act" value="purge" { "Count and purge…" }
+                    button .danger name="act" value="purge" { "Count and purge…" }
                 }
             }
             }
@@ -243,7 +243,7 @@ pub(crate) async fn entry(
             } }
             tr { th scope="row" { "Layer" } td { (visible(&entry.layer)) } }
             tr { th scope="row" { "Status" } td { @if let Some(status) = entry.status { (status) } @else { "not stored" } } }
-            tr { th scope="row" { "Size" } td { (size(entry.bytes)) } }
+            tr { th scope="row" { "Stored size" } td { (size(entry.bytes)) } }
             tr { th scope="row" { "In the memory of this process" } td {
                 @if let Some(bytes) = entry.memory_bytes { (size(bytes)) } @else { "no" } } }
             tr { th scope="row" { "Tags" } td { (visible(&entry.tags.join(", "))) } }
@@ -255,13 +255,13 @@ pub(crate) async fn entry(
         @if viewer.can_act {
             div .actions { @for (act, label) in [("regenerate", "Regenerate now"), ("invalidate", "Invalidate"), ("purge", "Purge…")] {
                 form method="post" action={ (viewer.base) "/act/entry?" (identity) } {
-                    button name="act" value=(act) { (label) }
+                    button .danger[act == "purge"] name="act" value=(act) { (label) }
                 }
             } }
         } }
         section .card { h2 { "History" }
         div .wide { table {
-            thead { tr { th { "Began" } th { "Reason" } th .number { "Took" } th .number { "Size" } th { "Content" } th { "Process" } th .minor { "Fence" } } }
+            thead { tr { th { "Began" } th { "Reason" } th .number { "Took" } th .number { "Body" } th { "Content" } th { "Process" } th .minor { "Fence" } } }
             @for it in &entry.history {
                 tr {
                     td { (time(it.ago)) " ago" } td { (it.reason) } td .number { (time(it.took)) }
@@ -326,7 +326,7 @@ pub(crate) async fn locks(
         p .note { "Locks that are held or in cooldown, of all processes. A lock of the kind page is held while a page is regenerated." }
         @if locks.is_empty() { p .card { "No lock is held." } } @else {
             div .card.wide { table {
-                thead { tr { th { "Kind" } th { "Name" } th { "Holder" } th { "Does" } th { "Held for" } th { "Ends in" } th { "Fence" } th { "" } } }
+                thead { tr { th { "Kind" } th { "Name" } th { "Holder" } th { "Does" } th { "Since" } th { "Ends in" } th { "Fence" } th { "" } } }
                 @for lock in &locks { (lock_row(&viewer, lock)) }
             } }
         }
@@ -345,7 +345,7 @@ fn lock_row(viewer: &Viewer, lock: &LockInfo) -> Markup {
             td { (time(lock.age)) } td { (time(lock.remaining)) } td { (lock.fence) }
             td { @if viewer.can_act && lock.kind != LockKind::Housekeeping {
                 form method="post" action={ (viewer.base) "/" (lock_action(lock.kind, &lock.name, lock.fence)) } {
-                    button aria-label={ "Break the lock " (short(&lock.name)) } { "Break…" }
+                    button .danger aria-label={ "Break the lock " (short(&lock.name)) } { "Break…" }
                 }
             } }
         }
