@@ -16,7 +16,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use perennial::{Builder, Generation, Perennial, Refresh, sql::Database};
+use perennial::{Generation, Perennial, Refresh, sql::Database};
 use perennial_store::{Backend, Call, CallFuture, Publish, Reply};
 use tokio::{task::JoinSet, time::Instant};
 
@@ -108,7 +108,7 @@ async fn main() {
     }
     println!();
     println!(
-        "| one tag, 3 processes | pages | last old answer after a purge | after an invalidation |"
+        "| one tag, 3 processes, no limit of regenerations | pages | last old answer after a purge | after an invalidation |"
     );
     println!("|---|---|---|---|");
     for (name, url) in &databases {
@@ -138,7 +138,7 @@ async fn invalidation(url: &str, prefix: &str, pages: usize, purge: bool) -> Dur
     let keys: Arc<Vec<String>> = Arc::new((0..pages).map(|page| format!("page/{page}")).collect());
     let mut processes = Vec::new();
     for _ in 0..3 {
-        let process = process(url, prefix, Perennial::builder()).await;
+        let process = process(url, prefix).await;
         fill(&process.site, &keys, &origin).await;
         processes.push(process);
     }
@@ -191,13 +191,13 @@ async fn fill(site: &Perennial, keys: &Arc<Vec<String>>, origin: &Arc<Origin>) {
     visits.join_all().await;
 }
 
-/// A process that runs as many regenerations at a time as the builder says.
-async fn process(url: &str, prefix: &str, builder: Builder) -> Process {
+async fn process(url: &str, prefix: &str) -> Process {
     let database = Database::open(url).await.expect("opens");
     let database = Counting {
         store: database.store(prefix).await.expect("prepares").into(),
         statements: Arc::default(),
     };
+    let builder = Perennial::builder().max_regenerations(usize::MAX);
     let site = builder.with_store(Box::new(database.clone()));
     Process {
         site: site.expect("opens"),
@@ -228,8 +228,7 @@ async fn run(url: &str, prefix: &str, count: usize, pages: usize, generator: Dur
     let keys: Arc<Vec<String>> = Arc::new((0..pages).map(|page| format!("page/{page}")).collect());
     let mut processes = Vec::new();
     for _ in 0..count {
-        let builder = Perennial::builder().max_regenerations(usize::MAX);
-        let process = process(url, prefix, builder).await;
+        let process = process(url, prefix).await;
         for key in &*keys {
             ask(&process.site, key, &origin).await;
         }

@@ -16,7 +16,7 @@ pub(crate) fn print(source: &Source) -> Result {
         Some("postgres" | "postgresql") => Engine::Postgres,
         Some("mysql" | "mariadb") => Engine::MySql,
         _ => {
-            return Err(Failure::Failed(format!(
+            return Err(Failure::Usage(format!(
                 "{} is no URL of a database: write sqlite://site.db, postgres://user:password@host/site or mysql://user:password@host/site",
                 perennial_store::sql::without_password(url)
             )));

@@ -789,7 +789,7 @@ fn new_site_is_told_what_to_copy() {
         assert!(!said.contains("secret"), "{said}");
     }
     let (said, status) = init("redis://me:secret@host");
-    assert_eq!(status, Some(1));
+    assert_eq!(status, Some(2));
     assert!(
         said.contains("sqlite://site.db") && !said.contains("secret"),
         "{said}"
