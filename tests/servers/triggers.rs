@@ -375,7 +375,7 @@ async fn cost_of_a_change() {
 
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod servers {
-    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
     use perennial_testkit::{on_each_server, with_pool};
     use sqlx::{AssertSqlSafe, Connection, Executor};
@@ -386,19 +386,21 @@ mod servers {
         writers_wait_for_no_process_that_applies_what_they_have_written
     }
 
-    /// Each writer has rows of its own, so that without triggers nobody waits for anybody.
+    /// Each writer has rows of its own, so that without triggers nobody waits for anybody. What does not count is
+    /// the lock under which PostgreSQL makes a file longer: on a slow disk, any two writers of one table meet there.
     async fn writers_wait_for_no_process_that_applies_what_they_have_written(db: Db) {
         const WRITERS: usize = 16;
         shop(&db, WRITERS).await;
         let (session, waiting) = match engine(&db) {
             Engine::Postgres => (
-                "SET lock_timeout = '5s'; SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL",
-                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
-                    AND query LIKE '%INTO product%'",
+                "SET lock_timeout = '60s'; SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL",
+                "SELECT coalesce(string_agg(wait_event, ' '), '') FROM pg_stat_activity
+                    WHERE datname = current_database() AND query LIKE '%INTO product%'
+                    AND wait_event_type = 'Lock' AND wait_event <> 'extend'",
             ),
             _ => (
-                "SET innodb_lock_wait_timeout = 5; SET SESSION TRANSACTION ISOLATION LEVEL",
-                "SELECT count(*) FROM information_schema.innodb_trx t
+                "SET innodb_lock_wait_timeout = 60; SET SESSION TRANSACTION ISOLATION LEVEL",
+                "SELECT coalesce(group_concat(left(p.info, 40)), '') FROM information_schema.innodb_trx t
                     JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id
                     WHERE p.db = DATABASE() AND t.trx_state = 'LOCK WAIT' AND p.info LIKE '%INTO product%'",
             ),
@@ -413,7 +415,7 @@ mod servers {
                 }
             });
         }
-        let seen = Arc::new(AtomicUsize::new(0));
+        let mut seen = Vec::new();
         with_pool!(db, pool => {
             for isolation in ["REPEATABLE READ", "READ COMMITTED"] {
                 let mut writers = JoinSet::new();
@@ -444,8 +446,10 @@ mod servers {
                     });
                 }
                 while !writers.is_empty() {
-                    let waiting = db.int(waiting).await.expect("is counted");
-                    seen.fetch_add(usize::try_from(waiting).expect("is a count"), SeqCst);
+                    let waiting = db.text(waiting).await;
+                    if !waiting.is_empty() {
+                        seen.push(waiting);
+                    }
                     if let Ok(Some(ended)) =
                         tokio::time::timeout(Duration::from_millis(5), writers.join_next()).await
                     {
@@ -456,10 +460,6 @@ mod servers {
         });
         over.store(true, SeqCst);
         appliers.join_all().await;
-        assert_eq!(
-            seen.load(SeqCst),
-            0,
-            "writers that were seen to wait for a lock"
-        );
+        assert!(seen.is_empty(), "writers wait for locks: {seen:?}");
     }
 }

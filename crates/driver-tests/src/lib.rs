@@ -57,8 +57,9 @@ pub const NONE: Duration = Duration::ZERO;
 /// Of a list, without a limit.
 pub const ALL: usize = usize::MAX;
 
-/// The longest wait of a test for one event. A longer wait means that the test hangs.
-pub const HANG: Duration = Duration::from_secs(60);
+/// The longest wait of a test for one event. A longer wait means that the test hangs. It is long enough for a
+/// database that does not answer for half a minute, and for the cooldown of half a minute that follows.
+pub const HANG: Duration = Duration::from_secs(120);
 
 /// A database of one test.
 pub trait TestDatabase: Send + Sync + 'static {
