@@ -1,7 +1,7 @@
-//! What a handler says about its response, in the response's extensions: its tags, and the times after which it is
-//! stale or over. The layer takes them off before anybody else sees the response.
+//! What a handler says about its response, in the response's extensions: its tags, and the times after which it
+//! is stale or expired. The layer removes these extensions before anybody else sees the response.
 //!
-//! With the feature `axum`, a handler returns them beside its response, as it returns headers.
+//! With the feature `axum`, a handler returns them together with its response, in the same way as headers.
 
 use std::{slice, sync::Arc, time::Duration, vec};
 
@@ -9,9 +9,9 @@ use std::{slice, sync::Arc, time::Duration, vec};
 use axum::response::{IntoResponseParts, ResponseParts};
 use perennial_store::name::IntoNames;
 
-/// Says at which age a response is stale, instead of the policy's interval, for a handler that knows how long its
-/// page holds. The handler returns it beside the page. With another framework than axum, insert it into the
-/// extensions of the response.
+/// Says at which age a response is stale, instead of the policy's interval, for a handler that knows how long
+/// its page stays valid. The handler returns it together with the page. With a framework other than axum,
+/// insert it into the extensions of the response.
 ///
 /// ```
 /// use std::time::Duration;
@@ -33,15 +33,15 @@ impl RefreshAfter {
     }
 }
 
-/// Says in a response at which age it ends: from then on it is neither served nor kept.
+/// Sets the age at which a response expires: from then on it is neither served nor kept.
 ///
-/// A stale page is served while it is regenerated, and for days if its generator fails. That is wrong for a page which
-/// must not outlive something: a private link, an invitation, an offer, a paste that its author has limited to an
-/// hour. From this age on, visitors wait for a new generation, or get its failure. The row is removed from the database
-/// within an hour after that.
+/// A stale page is served while it is regenerated, and for days if its generator fails. That is wrong for a
+/// page which must not outlive something: a private link, an invitation, an offer, a paste that its author has
+/// limited to an hour. From this age on, visitors wait for a new version, and get an error if its generator
+/// fails. The row is removed from the database within an hour after that.
 ///
-/// The time counts from when the handler returns. A page ends with the first of its
-/// [parts](crate::Perennial::content) that ends.
+/// The time counts from when the handler returns. A page expires with the first of its
+/// [parts](crate::Perennial::content) that expires.
 ///
 /// ```
 /// use std::time::Duration;
@@ -57,7 +57,7 @@ impl RefreshAfter {
 pub struct ExpireAfter(pub(crate) Duration);
 
 impl ExpireAfter {
-    /// Sets the age at which the response ends.
+    /// Sets the age at which the response expires.
     pub const fn new(age: Duration) -> Self {
         Self(age)
     }
@@ -66,8 +66,8 @@ impl ExpireAfter {
 /// The tags of a response: names of the data that it depends on, for
 /// [`invalidate_tag`](crate::Perennial::invalidate_tag).
 ///
-/// A handler returns them beside its page. With another framework than axum, insert them into the extensions of the
-/// response. The tags of the [layer](crate::layer::RefreshLayer::tag) count as well.
+/// A handler returns them beside its page. With a framework other than axum, insert them into the extensions of
+/// the response. The tags of the [layer](crate::layer::RefreshLayer::tag) count as well.
 ///
 /// ```
 /// use axum::{extract::Path, response::{Html, IntoResponse}};

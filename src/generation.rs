@@ -1,4 +1,4 @@
-//! The handle by which application code speaks to the generation that it runs in.
+//! The handle with which application code finds out about the current generation, and adds tags to it.
 
 use std::{
     fmt,
@@ -10,12 +10,12 @@ use perennial_store::name::IntoNames;
 
 use crate::cache::parts::{self, RunContext};
 
-/// The generation of a page or of content that the code runs in: it takes tags, and tells whether anything is
-/// generated at all.
+/// A handle to the current generation of a page or of content. Code uses it to add tags, and to find out
+/// whether anything is being generated at all.
 ///
-/// A handler gets it as an extractor of axum, or from the extensions of its request; the closure of
-/// [`content`](crate::Perennial::content) and [`value`](crate::Perennial::value) as its argument. It goes wherever the
-/// code takes it, also into spawned tasks.
+/// A handler gets it as an extractor of axum, or from the extensions of its request. The closure of
+/// [`content`](crate::Perennial::content) and [`value`](crate::Perennial::value) gets it as its argument. You
+/// can pass it on, also to spawned tasks.
 ///
 /// ```
 /// use axum::{extract::Path, response::Html};
@@ -30,12 +30,12 @@ use crate::cache::parts::{self, RunContext};
 /// }
 /// ```
 ///
-/// A layer gives each request a handle, also one that bypasses the cache. There, [`is_generating`](Self::is_generating)
-/// is false, and the other calls do nothing. A handler that runs without any layer as well takes an
-/// `Option<Generation>`.
+/// A layer gives a handle to every request, even to one that bypasses the cache. In that case,
+/// [`is_generating`](Self::is_generating) returns false, and the other calls do nothing. A handler that may
+/// also run without a layer takes an `Option<Generation>`.
 ///
-/// A handler can also return [`Tags`](crate::Tags) beside its page. The handle is for code further down that knows what
-/// it reads, and for content, which is no response.
+/// A handler can also return [`Tags`](crate::Tags) together with its page. The handle is for code further down
+/// the call stack, which knows what it reads, and for content, which is not a response.
 #[derive(Clone, Default)]
 pub struct Generation(Weak<RunContext>);
 
@@ -49,11 +49,13 @@ impl Generation {
         parts::generator().map_or_else(Self::default, |run| Self::of(&run))
     }
 
-    /// Returns true while the code generates something for all visitors, and false where it answers one visitor.
+    /// Returns true while the calling code generates something for all visitors, and false while it answers one
+    /// visitor.
     ///
-    /// A GET that counts, burns a link or marks something as read must not do so while it generates: what it returns
-    /// is stored, and visitors who get it later do not run it. Such a handler answers with `Cache-Control: no-store`
-    /// before it does anything, and is then called for the visitor.
+    /// A handler that counts visits, consumes a one-time link or marks something as read must not do so while
+    /// it generates a page for everybody: the page is stored, and later visitors get it without running the
+    /// handler. Such a handler first returns a response with `Cache-Control: no-store`. Perennial then calls it
+    /// again for the visitor alone.
     ///
     /// ```
     /// # use axum::{http::header, response::IntoResponse};

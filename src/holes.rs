@@ -1,7 +1,7 @@
 //! A page with holes as it is stored: its body without the holes' content, and the places where that goes.
 //!
-//! Invariants: the places are in their order and within the body, so that filling copies each byte once; and a
-//! filling is escaped for its place, so that it stays a text there.
+//! Invariants: the places are sorted and lie within the body, so that filling the holes copies each byte once.
+//! Each filling is escaped for its place, so that it cannot become markup there.
 
 use std::{borrow::Cow, sync::Arc};
 

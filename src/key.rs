@@ -1,4 +1,4 @@
-//! The key of a resource as a text: the path and the query of its URI in one normal form (RFC 3986 §6.2.2),
+//! The key of a resource as a string: the path and the query of its URI in one normal form (RFC 3986 §6.2.2),
 //! so that two spellings of one URI are one page, and `invalidate("/a?b=1")` finds it.
 //!
 //! The most frequent URIs have the normal form already, and are borrowed. Which parts of a request go into

@@ -1,9 +1,9 @@
 //! Site content that regrows by itself: an HTTP response cache for axum and Tower, with
 //! stale-while-revalidate, in the site's own SQL database.
 //!
-//! A list of best-sellers takes two seconds to build. When its cache entry expires at nine in the morning, two hundred
-//! visitors come at once, and two hundred requests build it: a cache stampede. With Perennial one of them builds it, in one of
-//! all processes, and the others get the list of a moment ago.
+//! A list of best-sellers takes two seconds to build. When its cache entry expires at nine in the morning, two
+//! hundred visitors come at once, and two hundred requests build it: a cache stampede. With Perennial, one
+//! request in one of the processes builds it, and everybody else gets the previous list at once.
 //!
 //! A Tower layer stores a route's generated response in SQLite, PostgreSQL, MySQL or MariaDB, and
 //! serves it from memory. When the response is stale, one request across all processes takes a
@@ -32,8 +32,8 @@
 //! # }
 //! ```
 //!
-//! Perennial is for pages that are expensive to build and look the same to many visitors. It is not for pages that are
-//! each visitor's own, or that must be up to the second.
+//! Perennial is for pages that are expensive to build and look the same to many visitors. It is not for pages
+//! that are different for each visitor, or that must be current to the second.
 //!
 //! # Where to go on
 //!
@@ -122,8 +122,9 @@ pub use policy::{DAY, Refresh, Schedule};
 pub use site::{Builder, Content, InvalidationSql, PendingInvalidation, Perennial, Visit, Warmed};
 
 pub mod entries {
-    //! The list of the stored resources, from [`Perennial::entries`](crate::Perennial::entries), and the
-    //! latest 20 generations of each. A failed regeneration is no generation: see [events](crate::event).
+    //! The list of the stored resources, from [`Perennial::entries`](crate::Perennial::entries), and the latest
+    //! 20 generations of each. A failed regeneration does not count as a generation: see
+    //! [events](crate::event).
 
     pub use perennial_store::name::visible;
 
@@ -148,8 +149,8 @@ pub mod locks {
 }
 
 pub mod sql {
-    //! The database of a site, connections in whose transactions it writes, and triggers by which the
-    //! database itself invalidates.
+    //! The database of a site, connections on which the application has begun a transaction, and triggers with
+    //! which the database itself invalidates pages.
 
     #[doc(inline)]
     pub use perennial_store::{

@@ -1,6 +1,7 @@
-//! Mutexes with a place in one order. A debug build panics where a thread takes two of them in another order,
-//! which could be a deadlock with another thread, and where an event is emitted or a generator begins under
-//! one: subscribers of the log and generators are the application's code, and may call the site.
+//! Mutexes that have to be locked in a fixed order. A debug build panics if a thread locks two of them in a
+//! different order, because that could be a deadlock with another thread. It also panics if an event is emitted
+//! or a generator begins while one of them is locked: generators and the subscribers of the log are the
+//! application's code, and may call the site.
 
 use std::{
     ops::{Deref, DerefMut},
@@ -86,8 +87,8 @@ mod held {
 
     impl Held {
         pub(super) fn new(place: Place) -> Self {
-            // Without a value the thread is ending. The panic comes after the borrow, as a panic hook may
-            // take locks itself.
+            // `try_with` returns nothing while the thread is being destroyed. The check below panics only after
+            // the borrow has ended, because a panic hook may take locks itself.
             let latest = HELD.try_with(|held| {
                 let latest = held.borrow().iter().max().copied();
                 held.borrow_mut().push(place);

@@ -225,10 +225,10 @@ impl Refresh {
 
     /// Sets how long a process that has crashed keeps the lock of the page. Default: 15 s.
     ///
-    /// While a generator runs, its process extends the lease whenever a third of it has passed. So a process can
-    /// stand still for two thirds of the lease before another one takes it for crashed, generates the page as well,
-    /// and the late result is refused. Choose a longer lease for processes that may be paused for long, and a shorter
-    /// one to recover sooner from a crash.
+    /// While a generator runs, its process extends the lease whenever a third of it has passed. So a process
+    /// can stand still for two thirds of the lease. After that, another process considers it crashed and
+    /// generates the page as well, and the late result of the first one is refused. Choose a longer lease for
+    /// processes that may be paused for long, and a shorter one to recover sooner from a crash.
     ///
     /// ```
     /// # use perennial::{DAY, Refresh};
@@ -272,8 +272,9 @@ impl Refresh {
         self
     }
 
-    /// Limits how old a version may be that visitors get while one request regenerates the page: this time after the
-    /// interval (RFC 5861 §3). If it is older, visitors wait, as for a first version. Default: no limit.
+    /// Sets for how long after the end of its interval a stale version may be served while one request
+    /// regenerates the page (RFC 5861 §3). After that time visitors wait for the new version, as they wait for
+    /// a first one. Default: no limit.
     ///
     /// ```
     /// # use perennial::{DAY, Refresh};
@@ -285,10 +286,10 @@ impl Refresh {
         self
     }
 
-    /// Lets visitors get an older version after a failure than
-    /// [`stale_while_revalidate`](Self::stale_while_revalidate) allows, up to this time after the interval (RFC 5861
-    /// §4). The failure may have been in any process. Default: zero. It has no effect without
-    /// `stale_while_revalidate`.
+    /// Sets for how long after the end of the interval a stale version may be served if the regeneration has
+    /// failed (RFC 5861 §4). It matters if this is a longer time than
+    /// [`stale_while_revalidate`](Self::stale_while_revalidate) allows. The failure may have happened in any
+    /// process. Default: zero. It has no effect without `stale_while_revalidate`.
     ///
     /// ```
     /// # use perennial::{DAY, Refresh};
@@ -317,11 +318,11 @@ impl Refresh {
         self
     }
 
-    /// Spreads the regenerations of pages that were generated together: the interval of each key is shortened by up
-    /// to this fraction, always by the same for one key. Default: 0.
+    /// Spreads the regenerations of pages that were generated at the same time: the interval of each key is
+    /// shortened by up to this fraction. For one key, it is always the same part. Default: 0.
     ///
-    /// With a [schedule](Self::on_schedule), each page is stale later instead, by a part of the time until the next
-    /// occurrence.
+    /// With a [schedule](Self::on_schedule), each page becomes stale later instead, by a part of the time until
+    /// the next occurrence.
     ///
     /// ```
     /// # use perennial::{DAY, Refresh};
@@ -495,7 +496,7 @@ fn verified_after(fraction: f64, unit: f64) -> Duration {
 
 /// Returns this part of the time.
 fn part(time: Duration, fraction: f64) -> Duration {
-    // A conversion by `f64` may round the longest times up to more than a `Duration` can hold.
+    // A conversion through `f64` may round the longest times up to more than a `Duration` can hold.
     Duration::try_from_secs_f64(time.as_secs_f64() * fraction).unwrap_or(time)
 }
 
@@ -595,7 +596,7 @@ mod tests {
         assert_eq!(interval(0.0, 1.0), Some(5 * HOUR));
         assert_eq!(interval(0.5, 0.0), Some(5 * HOUR));
         assert_eq!(interval(0.5, 1.0), Some(5 * HOUR + DAY / 2));
-        // The time of the schedule has passed while the page was being generated.
+        // The scheduled time passed while the page was being generated.
         let late = GenerationTimes {
             began,
             published: micros(10 * DAY + 7 * HOUR),

@@ -1,6 +1,7 @@
-//! The author of a change, as code further down knows it: a function of a hole, or a handler behind a layer that stores
-//! nothing of it, asks for [content](crate::Perennial::content) in the visitor's own task. What a generator asks for is
-//! everybody's, and it runs in a task of its own, without this.
+//! The author of a change, for read-your-writes further down the call stack. Code that runs in the visitor's
+//! own task (the function of a hole, or a handler whose response is not stored) may ask for
+//! [content](crate::Perennial::content), and then gets content that shows the author's change. Content that a
+//! generator asks for is for everybody. A generator runs in a task of its own, in which this is not set.
 
 use perennial_store::Epoch;
 

@@ -1,5 +1,5 @@
-//! Each component of the cache works without a site: it is built from an [`Environment`] and the components
-//! that it uses, over a real store.
+//! Tests which show that each component of the cache works without a site: it is built from an [`Environment`]
+//! and the components that it uses, over a real store.
 
 use std::{sync::Arc, time::Duration};
 
@@ -164,8 +164,8 @@ async fn listing_and_housekeeping_need_a_store_and_no_regeneration() {
     for key in ["a", "b", "c"] {
         process.visit(key).await;
     }
-    // The capacity of this process is smaller than one page. The first process has none, as it would remove
-    // pages after its sync, before the test has looked at them.
+    // The capacity of this process is smaller than one page. The first process has no limit: otherwise it would
+    // remove pages after its sync, before the test has looked at them.
     let environment = environment_with_capacity(&folder, Some(1000)).await;
     let memory = Memory::new(1 << 20, 1 << 16, Observer::default());
     let listing = Listing::new(

@@ -1,7 +1,7 @@
 //! Compresses pages in memory, after they have been served uncompressed for the first time.
 //!
-//! One page of the process is compressed at a time, so that the other cores stay with the visitors. Where a
-//! page has to wait for its turn, no queue forms: a later request for it tries again.
+//! A process compresses one page at a time, so that the other cores stay free for visitors. There is no queue:
+//! if another page is being compressed, nothing happens, and a later request for the page tries again.
 
 use std::sync::Arc;
 
@@ -104,8 +104,8 @@ async fn compress_now(
     };
     let plain = content.body().len();
     let encoded = task::spawn_blocking(move || Encoded::of(&content, holes.as_deref()));
-    // Keeps nothing of an encoder that has panicked, and remembers that there is no coding: it would panic
-    // again.
+    // If the encoder has panicked, nothing of it is kept. Perennial remembers that the page has no compressed
+    // form, because another attempt would panic again.
     let encoded = encoded.await.unwrap_or_default();
     let (br, gzip) = match &encoded {
         Encoded::Whole(codings) => {

@@ -1,8 +1,7 @@
-//! What a process knows about a key, and the answer of memory to a request: [`CacheEntry::lookup`].
+//! What a process knows about a key, and what memory answers to a request: [`CacheEntry::lookup`].
 //!
 //! A [`Version`] has a [`Freshness`], which follows from its age ([`Freshness::by_age`]) and from the
-//! invalidations ([`Validity`]). Everything here is a function of values; the clock is in the
-//! [`DecisionContext`].
+//! invalidations ([`Validity`]). Everything here is a pure function; the clock is in the [`DecisionContext`].
 
 use std::{fmt, sync::Arc, time::Duration};
 

@@ -1,6 +1,6 @@
 //! The numbers by which content and invalidations are compared: epochs, the epoch of the code's revision, and
-//! the sightings of committed rows that have no epoch yet. They are types of their own, so that the compiler
-//! keeps them apart.
+//! the order in which this process has seen committed invalidations that have no epoch yet. They are types of
+//! their own, so that the compiler keeps them apart.
 
 use perennial_store::Epoch;
 use serde::{Deserialize, Serialize};

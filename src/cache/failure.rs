@@ -1,7 +1,7 @@
-//! A failed regeneration, as waiting visitors, the log and explanations get it.
+//! A failed regeneration, in the form in which waiting visitors, the log and explanations see it.
 //!
-//! The error is the application's own value. Its `Display` and its `Drop` run the application's code, whose
-//! panics are caught here: no visitor is hurt by them.
+//! The error is the application's own value. Its `Display` and its `Drop` run the application's code. If that
+//! panics, the panic is caught here, so that no visitor notices.
 
 use std::{
     error::Error as StdError,

@@ -1,4 +1,4 @@
-//! The last generations of a page. Each publish writes one line of text before the others in the page's row,
+//! The last generations of a page. Each publish puts one line of text in front of the others in the page's row,
 //! so that the history costs no statement and no table of its own.
 
 use std::time::{Duration, SystemTime};
@@ -36,7 +36,8 @@ pub struct PastVersion {
     pub took: Duration,
     /// The size of the body, in bytes.
     pub bytes: u64,
-    /// True if the content differs from the version before, and false if only its age was renewed.
+    /// True if the content differs from the previous version's. False if it was the same, so that only its age
+    /// was reset.
     pub changed: bool,
     /// The [label](crate::locks::Locks::label) of the process: by default its host and number.
     pub process: String,

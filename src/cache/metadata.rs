@@ -1,8 +1,8 @@
-//! The metadata of a version: what decisions need to know about it beside its age.
+//! The metadata of a version: what decisions need to know about it in addition to its age.
 //!
-//! [`Metadata`] is what the store keeps, a column and a JSON text. [`Meta`] is what memory keeps: the same,
-//! with what follows from it for this process, computed once. A version whose metadata cannot be read is used
-//! by nobody, and is generated anew.
+//! [`Metadata`] is what the store keeps, in columns and a JSON document. [`Meta`] is what memory keeps: the
+//! same, together with what follows from it for this process, computed once. If the metadata of a version
+//! cannot be read, the version is not used, and is generated anew.
 
 use std::{
     sync::{
@@ -238,7 +238,7 @@ impl Meta {
     pub(crate) fn timed(&mut self, policy: &Refresh, times: GenerationTimes) {
         self.scheduled = policy.scheduled(times, self.unit);
         if !self.stored.tags.is_empty() && self.stored.refresh_after.is_none() {
-            // The same in each process, and another one for each version.
+            // The number is the same in each process, and differs from version to version.
             let unit = || key::unit(&format!("{} {}", times.began, self.key));
             self.verified_after = policy.verified_after(unit);
         }
@@ -279,7 +279,7 @@ impl Meta {
         if let Some(after) = self.verified_after
             && let Some(early) = terms.interval.checked_sub(after)
         {
-            // It is served for as long as without the verification.
+            // The version is served for as long as it would be without the verification.
             let later = |limit: Duration| limit.saturating_add(early);
             terms.interval = after;
             terms.stale_while_revalidate = terms.stale_while_revalidate.map(later);

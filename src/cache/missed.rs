@@ -1,12 +1,13 @@
-//! Missed invalidations: pages whose content has changed by itself, although nobody invalidated them.
+//! Missed invalidations: pages whose content has changed although nobody invalidated them.
 //!
-//! A page with tags is meant to become stale when its data change. If a regeneration by age finds other content
-//! all the same, then some change of the data has named no tag of the page: a handler, a trigger or a program
-//! has forgotten it, and visitors have had the old page for up to its interval. A regeneration
-//! [notes](MissedInvalidations::note) what it has found, and a later sync [judges](MissedInvalidations::judge)
-//! it: an invalidation that was written at the same time as the data is known by then.
+//! A page with tags is meant to become stale when its data change. If a page is regenerated only because it has
+//! aged, and the content is different all the same, then some change of the data has not named any tag of the
+//! page. A handler, a trigger or a program has forgotten it, and visitors have had the old page for up to its
+//! interval. A regeneration [notes](MissedInvalidations::note) what it has found, and a later sync
+//! [judges](MissedInvalidations::judge) it. By then this process also knows of invalidations that were written
+//! together with the data, in the same moment.
 //!
-//! This observes, and decides nothing about a page.
+//! This module observes, and decides nothing about a page.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -58,8 +59,8 @@ impl Finding {
     ) -> Option<Self> {
         let stored = &before.page.meta.stored;
         let is_by_age = matches!(reason, Reason::Stale | Reason::Verified);
-        // The content may differ only because one of the page's parts was regenerated for its own age, which is no missed
-        // invalidation.
+        // The content may differ only because one of the page's parts was regenerated because that part had
+        // aged, which is not a missed invalidation.
         let follows_parts = stored.parts_fresh_for.is_some() || stored.is_provisional;
         let has_tags = !stored.tags.is_empty();
         if !is_by_age || follows_parts || !has_tags || before.is_unsaved() || before.age_unknown {

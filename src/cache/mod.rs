@@ -1,4 +1,4 @@
-//! The stored and cached content of a site: from a lookup in memory over a visit to an answer.
+//! The stored and cached content of a site: the way of a request from a lookup in memory to its answer.
 //!
 //! [`Cache`] joins the components for [`site`](crate::site) and [`layer`](crate::layer). Each component owns
 //! its state, and uses only those below it, as `tests/structure.rs` checks by this table:
@@ -11,17 +11,17 @@
 //! | [`compressor`] | the turn to compress | memory |
 //! | [`invalidation`] | the timeline of the sync, the outbox's rows to do again | housekeeping, invalidation_list, missed, peer_leases |
 //! | [`housekeeping`] | when to prune and to check the capacity | – |
-//! | [`missed`] | pages that have changed without an invalidation: a regeneration adds them, the sync judges them | – |
+//! | [`missed`] | pages that have changed without an invalidation: a regeneration adds them, and the sync judges them | – |
 //! | [`memory`] | the entries | thread_copies |
 //! | [`thread_copies`] | each thread's copies of the pages that it serves most often | – |
 //! | [`parts`] | what a running generator inherits | – |
 //! | [`author`] | the change whose author this task serves | parts |
-//! | [`peer_leases`] | the leases of other processes: a regeneration adds those that it meets, the sync ends them | – |
+//! | [`peer_leases`] | the leases of other processes: a regeneration adds those that it comes across, and the sync removes them | – |
 //! | [`environment`] | – (the store, the locks, the clock, the list and the settings, for all of them) | invalidation_list |
 //! | [`invalidation_list`] | what is invalidated, as far as this process knows | – |
 //!
-//! [`entry`], [`content`], [`metadata`], [`epochs`], [`history`] and [`failure`] are values. Start with
-//! [`entry`], and then read `regeneration/machine.rs`.
+//! [`entry`], [`content`], [`metadata`], [`epochs`], [`history`] and [`failure`] define plain values, without
+//! state of their own. Start with [`entry`], and then read `regeneration/machine.rs`.
 
 pub(crate) mod author;
 mod commands;

@@ -1,13 +1,14 @@
 //! The parts of generated content: calls for other content and pages of inner layers, whose keys, tags and
 //! freshness the content inherits.
 //!
-//! A [`RunContext`] is one run of a generator, as everything that runs inside of it sees it. A task-local
-//! finds it or, where a middleware hands the request to another task, the request's extensions do.
+//! A [`RunContext`] is one run of a generator, as everything that runs inside of it sees it. A task-local finds
+//! it. If a middleware hands the request over to another task, the context is found in the request's
+//! extensions.
 //!
-//! Invariants: a generator never waits for itself, directly or through others ([`Chain`]); what it starts runs
-//! on its own permit, as all permits may belong to generators that wait for such work; and content never has a
-//! later epoch than its parts ([`Inherited::limit_epoch`]), or an invalidation that applies to a part would not
-//! apply to the content.
+//! Invariants: a generator never waits for itself, directly or through others ([`Chain`]). A part that it
+//! generates runs on the generator's own permit, because all other permits may belong to generators that wait
+//! for parts, too. And content never has a later epoch than its parts ([`Inherited::limit_epoch`]), or an
+//! invalidation that applies to a part would not apply to the content.
 
 use std::{
     collections::BTreeSet,
@@ -139,7 +140,7 @@ impl Inherited {
         self.depends_on_everything |= stored.depends_on_everything;
         let age = version.age(context.now);
         self.limit_end(stored.expire_after.map(|end| end.saturating_sub(age)));
-        // Provisional content is stale soon anyway, whenever the part is.
+        // Provisional content becomes stale soon in any case, so it does not matter when the part does.
         if stored.is_provisional || version.freshness(context) > Freshness::Fresh {
             self.is_provisional = true;
         } else {
@@ -329,7 +330,7 @@ impl RunContext {
             change(&mut inherited);
             inherited.limit_size()
         };
-        // Logged after the lock, as a subscriber of the log may call the site.
+        // The warning is logged after the lock is released, because a subscriber of the log may call the site.
         if are_too_many {
             let key = self.chain.as_ref().map(|chain| &*chain.key);
             tracing::warn!(

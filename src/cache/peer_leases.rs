@@ -1,4 +1,5 @@
-//! The leases of other processes that this process has met, until a sync tells that they have ended.
+//! The leases of other processes that this process has come across. A lease stays in the list until a sync
+//! reports that it has ended.
 //!
 //! While a lease is in the list, requests for its key get the old version and cost no statement of their own:
 //! the sync asks about all of them together, in one statement.

@@ -1,12 +1,13 @@
-//! Copies of the hottest pages, for each thread its own.
+//! Each thread's own copies of the hottest pages.
 //!
-//! A hit on a page that all threads serve writes to memory that they share: the lock of the memory tier's shard, and
-//! the counters of references of the version, of its headers and of its body. On several cores, these cache lines
-//! travel with each hit, and cost more than all else that a hit does. A page that one thread has served often is copied
-//! as a whole, and the thread then writes to memory of its own alone. Record 0025 has the figures.
+//! A hit on a page that all threads serve writes to memory that they share: the lock of the memory tier's
+//! shard, and the reference counts of the version, of its headers and of its body. On several cores, these
+//! cache lines move from core to core with each hit, which costs more than everything else that a hit does. So
+//! a page that one thread has served often is copied as a whole, and the thread then writes only to its own
+//! memory. Record 0025 has the figures.
 //!
-//! Invariant: a copy is used only while nothing of its [group](Changes) of keys has changed in the memory tier since
-//! before the copy was made. So a copy is never older than what the tier returns.
+//! Invariant: a copy is used only while nothing of its [group](Changes) of keys has changed in the memory tier
+//! since before the copy was made. So a copy is never older than what the tier returns.
 
 use std::{
     cell::RefCell,
@@ -115,7 +116,8 @@ impl Changes {
     #[inline]
     pub(super) fn get(&self, key: &str) -> (Copied, HitCount) {
         let hash = hash(key);
-        // Read before the tier is asked: a later change then ends the copy that is made of its answer.
+        // The counter is read before the memory tier is asked. If the entry changes after that, the copy that
+        // is made of the tier's answer is no longer used.
         let changes = self.group(hash).load(Acquire);
         let hit_count = HitCount { hash, changes };
         let none = Copied::None { is_hot: false };

@@ -1,5 +1,5 @@
-//! The counters behind [`Stats`]. A hit counts itself, so the counters are sharded: threads do not write to
-//! one cache line.
+//! The counters behind [`Stats`]. Every hit increments one of them, so the counters are sharded: threads do not
+//! write to the same cache line.
 
 use std::{
     cell::Cell,
@@ -40,8 +40,9 @@ pub struct Stats {
     /// The pages that were found [changed although nobody had invalidated
     /// them](crate::event::Event::MissedInvalidation).
     pub missed_invalidations: u64,
-    /// Whether the database answers. It is false from the first failure of a kind of call until a call of that kind
-    /// succeeds, or until any call succeeds a minute after the last failure.
+    /// Whether the database answers. The value becomes false at the first failure of a call. It becomes true
+    /// again when a call of the same kind succeeds, or when any call succeeds more than a minute after the last
+    /// failure.
     pub database_available: bool,
 }
 

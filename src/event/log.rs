@@ -1,4 +1,5 @@
-//! The lines of the log. Each event but a missed one is a line of tracing, with its fields.
+//! Writes the log. Each event except [`Missed`](super::Event::Missed) becomes one
+//! `tracing` event with its fields.
 
 use tracing::Level;
 

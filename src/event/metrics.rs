@@ -1,5 +1,5 @@
-//! Metrics, by the facade of the crate `metrics`. No label has a text that a visitor has chosen, as each text
-//! would be a series of its own.
+//! Metrics, through the facade of the crate `metrics`. No label contains text that a visitor has chosen,
+//! because each text would create a time series of its own.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,9 +1,9 @@
-//! Events: what a site does, for [subscribers](crate::Perennial::subscribe), the log and metrics. A
-//! hit is no event: see [`Perennial::stats`](crate::Perennial::stats).
+//! Events: what a site does, for [subscribers](crate::Perennial::subscribe), the log and metrics. A hit does
+//! not emit an event; [`Perennial::stats`](crate::Perennial::stats) counts hits.
 //!
-//! Every event but [`Missed`](Event::Missed) is also a line of tracing, and with the feature
-//! `metrics`, most count as metrics, by the recorder that the application installs before it opens
-//! the site. The [guide](crate::guide::monitoring) lists both.
+//! Every event except [`Missed`](Event::Missed) is also logged through `tracing`. With the feature `metrics`,
+//! most events are counted in metrics, by the recorder that the application installs before it opens the site.
+//! The [guide](crate::guide::monitoring) lists both.
 
 mod counters;
 mod log;
@@ -196,8 +196,8 @@ pub enum Event {
 
 /// A page that has changed although nobody invalidated it; in [`Event::MissedInvalidation`].
 ///
-/// A page whose content differs with each generation, because it shows the time or a random number, looks the same. A
-/// page that has a part with an interval of its own is not watched, but the part is.
+/// A page whose content differs with each generation, because it shows the time or a random number, is reported
+/// as well. If a page contains a part with an interval of its own, the part is watched instead of the page.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub struct MissedInvalidation {

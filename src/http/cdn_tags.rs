@@ -57,7 +57,7 @@ impl CdnTags {
         mut response: Response<Bytes>,
         tags: &[String],
     ) -> Response<Bytes> {
-        // In one order, so that the header of an unchanged page does not change.
+        // The tags are sorted, so that the header of an unchanged page does not change.
         let tags: BTreeSet<_> = tags.iter().map(|tag| Self::encode(tag)).collect();
         let tags: Vec<_> = tags.into_iter().collect();
         let separator = match self {

@@ -1,5 +1,5 @@
-//! Content codings (RFC 9110 §8.4.1) as a cache without an encoder needs them: which requests accept one, and
-//! which media types layers usually compress.
+//! Content codings (RFC 9110 §8.4.1), as far as a cache needs them that does not compress by itself: which
+//! requests accept a coding, and for which media types the application's compression layers usually use one.
 
 use http::{HeaderMap, header};
 use perennial_store::http_util::members;

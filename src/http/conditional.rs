@@ -505,7 +505,7 @@ mod tests {
         headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("br"));
         let request = map(&[range, coded, own]);
         assert_eq!(evaluated(&request, &encoded, None, false), Part(5..10));
-        // Without a tag, an empty condition names nothing.
+        // If the page has no entity tag, an empty condition matches nothing.
         let untagged = Response::new(Bytes::from_static(b"0123456789"));
         for (condition, expected) in [("if-none-match", Full), ("if-match", Failed)] {
             let request = map(&[(condition, "")]);
@@ -534,7 +534,7 @@ mod tests {
             (("if-unmodified-since", BEFORE), Failed),
         ] {
             assert_eq!(outcome(modified, condition), expected, "{condition:?}");
-            // A version that is younger than a second has no date.
+            // A version that is less than a second old is served without `Last-Modified`.
             assert_eq!(outcome(None, condition), Full, "{condition:?}");
         }
     }

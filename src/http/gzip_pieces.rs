@@ -2,9 +2,10 @@
 //! with what fills the holes.
 //!
 //! Invariant: no byte of a filling goes through the compressor. A filling is copied into *stored* blocks of the
-//! DEFLATE format (RFC 1951 §3.2.4), whose length says nothing about what they have in common with the page. Were it
-//! compressed together with the page, a visitor's token and what an attacker can place in the page would share a
-//! window, and the length of the response would tell the token by and by (the BREACH attack).
+//! DEFLATE format (RFC 1951 §3.2.4), whose length says nothing about what they have in common with the page.
+//! Were it compressed together with the page, a visitor's token and what an attacker can place in the page
+//! would share a window, and an attacker could learn the token step by step from the length of the responses
+//! (the BREACH attack).
 //!
 //! The format is gzip (RFC 1952) alone. Brotli carries state from one block to the next (the last distances, the
 //! context of literals), so that pieces cannot be joined at the level of bytes.

@@ -351,7 +351,7 @@ mod tests {
             ("no-store, must-understand", "", false, true),
             ("private, must-understand", "", true, true),
         ];
-        // In a malformed field the words count, too.
+        // In a malformed field, the directives that can be recognised still count.
         let malformed = [
             "private; max-age=0",
             "no-store; private",

@@ -1,8 +1,10 @@
-//! The cookies by which the author of a change gets no page from before the change.
+//! The cookies for read-your-writes: after a change, its author is not shown a page from before the change,
+//! whichever process answers.
 //!
-//! Each process that carries out a change sets a cookie of its own. So two changes in two processes at
-//! the same time both leave their cookies, and a process knows which of them it has to ask the
-//! database for: those of other processes. The sites of one host leave each other's cookies alone.
+//! Each process that carries out a change sets a cookie of its own. If two processes carry out changes at the
+//! same time, both cookies stay in the browser, and a process that gets them knows which of the other
+//! processes' invalidations it has to fetch from the database. Several sites on one host have different
+//! cookies.
 
 use std::sync::Arc;
 
@@ -142,7 +144,7 @@ mod tests {
                 Some((8, 9)),
             ),
             ("perennial-epoch-a-2=9; perennial-epoch-a-1=7", Some((0, 9))),
-            // Of another site, and of a process that has not reached its database.
+            // Cookies of another site, and of a process that has not reached its database.
             ("perennial-epoch-b-1=7", None),
             ("perennial-epoch-b-1=7; perennial-epoch-a-2=5", Some((0, 5))),
             ("perennial-epoch-0-1=7", Some((0, 7))),

@@ -1,5 +1,5 @@
 //! The settings of a site, and how it is opened. All checks of settings are in [`Builder::checked`], so that
-//! a setting that cannot be used is one error of `open`, which says what to write.
+//! `open` returns a single error for a setting that cannot be used, and the error says what to write.
 
 use std::{sync::Arc, time::Duration};
 
@@ -72,8 +72,9 @@ impl Builder {
         }
     }
 
-    /// Sets the prefix of the tables' names. Default: `perennial_`. It may have up to 40 lowercase letters, digits
-    /// and `_`, and begins with no digit. Two sites with different prefixes can share a database.
+    /// Sets the prefix of the tables' names. Default: `perennial_`. It may consist of up to 40 lowercase
+    /// letters, digits and `_`, and must not begin with a digit. Two sites with different prefixes can share a
+    /// database.
     ///
     /// ```
     /// # use perennial::Perennial;
@@ -174,8 +175,8 @@ impl Builder {
     }
 
     /// Sets the [revision](Self::revision) to a digest of the program's file, so that each new build is a new
-    /// revision. Reading the file takes some tenths of a second in a release build. A debug build has hundreds of
-    /// megabytes and takes seconds, so do not use it in tests.
+    /// revision. Reading the file of a release build takes a few tenths of a second. The file of a debug build
+    /// has hundreds of megabytes and takes seconds, so do not use this in tests.
     ///
     /// ```
     /// # use perennial::Perennial;
@@ -188,9 +189,10 @@ impl Builder {
 
     /// Names the version of the site's code, such as `env!("CARGO_PKG_VERSION")`. Default: none.
     ///
-    /// When a process with another revision than the last one serves its first request, everything that is stored
-    /// becomes stale, once. So new templates reach visitors after a deploy, and the old ones after a rollback. During
-    /// a rolling deploy, processes of the old revision serve the pages that the new ones have generated.
+    /// When a process with a new revision serves its first request, everything that is stored becomes stale,
+    /// once. A revision counts as new if it differs from that of the process which announced one before. So new
+    /// templates reach visitors after a deploy, and the old ones after a rollback. During a rolling deploy,
+    /// processes of the old revision serve the pages that the new ones have generated.
     ///
     /// ```
     /// # use perennial::Perennial;
@@ -201,11 +203,12 @@ impl Builder {
         self
     }
 
-    /// Lets a request with this token, of 16 bytes at least, in the header `Perennial-Explain` ask
-    /// why its page is cached or not. Default: none.
+    /// Sets a secret token for explanations. A request that has the token in its header `Perennial-Explain`
+    /// asks why its page is cached or not. The token needs at least 16 bytes. Default: none, so that no request
+    /// can ask.
     ///
-    /// A layer answers such a request with an [`Explanation`](crate::entries::Explanation) as JSON,
-    /// and generates and stores nothing.
+    /// A layer answers such a request with an [`Explanation`](crate::entries::Explanation) as JSON, and
+    /// generates and stores nothing.
     ///
     /// ```
     /// # use perennial::Perennial;
@@ -218,8 +221,9 @@ impl Builder {
         self
     }
 
-    /// Sets how long a stale version, and a named lock that nobody uses, stay in the database. Default: 90 days. A
-    /// request removes what is older once an hour, or more often if the retention is shorter than an hour.
+    /// Sets how long stale versions, and named locks that nobody uses, are kept in the database. Default: 90
+    /// days. Once an hour, a visitor's request starts the removal of what is older, in the background. If the
+    /// retention is shorter than an hour, that happens more often.
     ///
     /// ```
     /// # use perennial::Perennial;
@@ -259,7 +263,8 @@ impl Builder {
         self
     }
 
-    /// Limits how long a request waits for the database when it can be answered without it. Default: 500 ms.
+    /// Limits how long a request waits for the database, if the request can also be answered without the
+    /// database. Default: 500 ms.
     ///
     /// Such a request waits for news of invalidations, for a page's lock, for a new version to be published, or for
     /// the release of an exclusive route's lock. After the limit it is answered, and the statement goes on.
@@ -292,12 +297,13 @@ impl Builder {
     /// Lets the author of a change see it in each process at once. Default: the author may get the old page for a
     /// second, or while it is regenerated.
     ///
-    /// After an invalidation by an [`InvalidateLayer`](crate::layer::InvalidateLayer), or by the handler inside of one,
-    /// the response sets a cookie for ten seconds (`HttpOnly`, `SameSite=Lax`). Its name begins with `perennial-epoch-`,
-    /// and ends with a number of the site and one of the process. A request with such cookies waits until its process
-    /// knows the invalidations of the other processes, and then for the new version. If another request generates that,
-    /// the wait ends after [`follower_wait`](crate::Refresh::follower_wait). A page in a cooldown is served as to
-    /// everybody. Set this in each process of the site.
+    /// After an invalidation by an [`InvalidateLayer`](crate::layer::InvalidateLayer), or by the handler inside
+    /// of one, the response sets a cookie for ten seconds (`HttpOnly`, `SameSite=Lax`). Its name is
+    /// `perennial-epoch-` followed by a number for the site and a number for the process. A request with such
+    /// cookies waits until its process knows the invalidations of the other processes, and then for the new
+    /// version. If another request is already generating that version, the wait ends after
+    /// [`follower_wait`](crate::Refresh::follower_wait). While a page is in a cooldown, its author gets the
+    /// same version as everybody else. Call this in each process of the site.
     ///
     /// ```no_run
     /// # #[cfg(feature = "sqlite")]
@@ -310,9 +316,9 @@ impl Builder {
         self
     }
 
-    /// Lets opening the site fail if Perennial's tables are missing or belong to another release, instead of creating
-    /// or upgrading them. The error is a [`Schema`](crate::ErrorKind::Schema) and says what to do. Default: opening
-    /// creates and upgrades them.
+    /// Makes opening the site fail if Perennial's tables are missing or belong to another release, instead of
+    /// creating or upgrading them. The error is a [`Schema`](crate::ErrorKind::Schema) and says what to do.
+    /// Default: opening creates and upgrades them.
     ///
     /// Use it where migrations are a step of their own, by a role with more rights than the application's. That step
     /// calls [`create_tables`](Self::create_tables), or runs the statements of [`ddl`](Self::ddl), which `perennial
@@ -347,15 +353,16 @@ impl Builder {
         database.store(&self.table_prefix).await.map(drop)
     }
 
-    /// Says that the database has this trigger, made by a migration. Default: none.
+    /// Declares a trigger that a migration has created in the database. Default: none.
     ///
-    /// - `open` compares it with the database's, and logs a warning where it is missing or differs
-    ///   ([`Perennial::check_triggers`]); a site that [connects later](Self::connect_lazily) does not.
-    /// - Behind [`Perennial::invalidate_on_success`] and its like, the answer to a successful change waits
-    ///   until this process knows what the triggers have written, and with
-    ///   [`read_own_writes`](Self::read_own_writes) its author is shown the change
-    ///   by each process. Without this, that is so for the names that the layer or the response has, and what
-    ///   the triggers have written is known within a second.
+    /// - `open` compares it with the database's trigger, and logs a warning if that is missing or different
+    ///   (see [`Perennial::check_triggers`]). A site that [connects later](Self::connect_lazily) does not
+    ///   compare.
+    /// - Inside a layer of [`Perennial::invalidate_on_success`] or of the other functions of that kind, the
+    ///   response to a successful change waits until this process knows what the triggers have written. With
+    ///   [`read_own_writes`](Self::read_own_writes), the author is then shown the change by each process. If
+    ///   the trigger is not declared, both hold only for the tags that the layer or the response names, and
+    ///   what triggers have written becomes known within a second.
     ///
     /// ```
     /// use perennial::{Perennial, sql::Trigger};
@@ -368,8 +375,8 @@ impl Builder {
         self
     }
 
-    /// Declares this for all layers of the site, as
-    /// [`RefreshLayer::ignore_extension`](crate::layer::RefreshLayer::ignore_extension) does for one.
+    /// Ignores extensions of this type in all layers of the site, as
+    /// [`RefreshLayer::ignore_extension`](crate::layer::RefreshLayer::ignore_extension) does in one layer.
     ///
     /// ```
     /// # #[derive(Clone)] struct Session;
@@ -381,8 +388,8 @@ impl Builder {
         self
     }
 
-    /// Declares this for all layers of the site, as
-    /// [`RefreshLayer::ignore_extensions`](crate::layer::RefreshLayer::ignore_extensions) does for one.
+    /// Ignores extensions of these types in all layers of the site, as
+    /// [`RefreshLayer::ignore_extensions`](crate::layer::RefreshLayer::ignore_extensions) does in one layer.
     ///
     /// ```
     /// use tower_cookies::Cookies;
@@ -395,8 +402,8 @@ impl Builder {
         self
     }
 
-    /// Declares this for all layers of the site, as
-    /// [`RefreshLayer::share_extension`](crate::layer::RefreshLayer::share_extension) does for one.
+    /// Shares extensions of this type in all layers of the site, as
+    /// [`RefreshLayer::share_extension`](crate::layer::RefreshLayer::share_extension) does in one layer.
     ///
     /// ```
     /// # #[derive(Clone)] struct Pool;
@@ -408,8 +415,9 @@ impl Builder {
         self
     }
 
-    /// Declares this for all layers of the site, as
-    /// [`RefreshLayer::drop_response_extension`](crate::layer::RefreshLayer::drop_response_extension) does for one.
+    /// Drops response extensions of this type in all layers of the site, as
+    /// [`RefreshLayer::drop_response_extension`](crate::layer::RefreshLayer::drop_response_extension) does in
+    /// one layer.
     ///
     /// ```
     /// # #[derive(Clone)] struct RanIn;
@@ -421,7 +429,7 @@ impl Builder {
         self
     }
 
-    /// Does as [`Perennial::open`], with these settings.
+    /// Opens the site as [`Perennial::open`] does, with these settings.
     ///
     /// ```
     /// # #[cfg(feature = "sqlite")]
@@ -440,7 +448,7 @@ impl Builder {
         self.with_pool(database).await
     }
 
-    /// Does as [`Perennial::with_pool`], with these settings.
+    /// Opens the site as [`Perennial::with_pool`] does, with these settings.
     ///
     /// ```
     /// # #[cfg(feature = "sqlite")]
@@ -493,8 +501,8 @@ impl Builder {
         Ok(site)
     }
 
-    /// Returns the statements that make the tables in a database of the URL's kind, such as
-    /// `postgres://`. The site's role then needs SELECT, INSERT, UPDATE and DELETE.
+    /// Returns the statements that make the tables. The scheme of the URL, such as `postgres://`, says for
+    /// which kind of database. After that, the site's role needs SELECT, INSERT, UPDATE and DELETE.
     ///
     /// ```
     /// # #[cfg(feature = "sqlite")]

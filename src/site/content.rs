@@ -120,9 +120,10 @@ impl Perennial {
     /// runs in a task of its own, so it owns its data: clone a pool and write `async move || { …
     /// }`.
     ///
-    /// Called by a handler that generates a page (not in a task that the handler spawns), the
-    /// content is a part: the page takes over the part's key and [tags](crate::Generation::tag), and is stale
-    /// with the part ([`Refresh::outlives_parts`]).
+    /// When a handler that generates a page calls this (and not a task that the handler has spawned), the
+    /// content becomes a *part* of the page: the page takes over the part's key and
+    /// [tags](crate::Generation::tag), and becomes stale together with the part, unless
+    /// [`Refresh::outlives_parts`] says otherwise.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
@@ -134,13 +135,12 @@ impl Perennial {
     ///
     /// # Errors
     ///
-    /// [`Invalid`](crate::ErrorKind::Invalid): the key is empty, begins with `/` or is longer than
-    /// 4 KiB, or the call comes from the generator of this very content, which would wait for itself.
-    /// Without a
-    /// servable version: [`Generator`](crate::ErrorKind::Generator), for a failure, a panic, a
-    /// timeout or content larger than [`Builder::max_body`](crate::Builder::max_body), or
-    /// [`Unavailable`](crate::ErrorKind::Unavailable), if another call generates for too long, or
-    /// in a cooldown.
+    /// [`Invalid`](crate::ErrorKind::Invalid): the key is empty, begins with `/` or is longer than 4 KiB, or
+    /// the call comes from the generator of this very content, which would wait for itself. The other errors
+    /// come only if there is no version that may be served. [`Generator`](crate::ErrorKind::Generator) means
+    /// that the generator has failed, panicked or timed out, or that its content is larger than
+    /// [`Builder::max_body`](crate::Builder::max_body). [`Unavailable`](crate::ErrorKind::Unavailable) means
+    /// that another call has been generating for too long, or that the content is in a cooldown.
     ///
     /// # Cancel safety
     ///
@@ -161,8 +161,9 @@ impl Perennial {
             .map(|version| content_of(&version))
     }
 
-    /// Returns content as [`content`](Self::content) does or, if no version may be served,
-    /// `placeholder`, which is not stored, while one is generated.
+    /// Returns content as [`content`](Self::content) does, but never waits for a first version: if there is
+    /// none that may be served, it returns `placeholder` while the content is generated. The placeholder is not
+    /// stored.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
@@ -346,7 +347,7 @@ impl Perennial {
             Answer::Version(version) => Ok(version),
             Answer::Failed(failure) => Err(Error::generator(failure.error.into_inner())),
             Answer::Unavailable { retry_in } => Err(Error::unavailable(retry_in)),
-            // The site shuts down, or a purge has overtaken the generator.
+            // The site is shutting down, or a purge has overtaken the generator.
             Answer::Pass(_) => Err(Error::unavailable(RECHECK_INTERVAL)),
         }
     }

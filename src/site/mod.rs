@@ -33,8 +33,8 @@ pub use content::Content;
 pub use transaction::{InvalidationSql, PendingInvalidation};
 pub use warm::{Visit, Warmed};
 
-/// A site: one database, shared by all its processes, and the memory of this process. Cheap to
-/// clone. Create one for each process.
+/// A site: the database that all its processes share, and the cache in the memory of this process. Create one
+/// in each process. Cloning it is cheap, and all clones are the same site.
 #[derive(Clone)]
 pub struct Perennial {
     cache: Arc<Cache>,
@@ -86,8 +86,8 @@ impl Perennial {
         Self::builder().open(url).await
     }
 
-    /// Uses the application's own pool, and makes or upgrades Perennial's tables: a `SqlitePool`, `PgPool` or
-    /// `MySqlPool` of sqlx 0.9, or a pool of another [driver](crate::driver).
+    /// Uses the application's own pool, and makes or upgrades Perennial's tables. The pool is a `SqlitePool`,
+    /// `PgPool` or `MySqlPool` of sqlx 0.9, or a pool of another [driver](crate::driver).
     ///
     /// The settings of the pool are the application's, and stay. For SQLite, choose the WAL mode
     /// (`SqliteConnectOptions::journal_mode`), in which readers do not wait for a writer, and leave the busy timeout at its
@@ -157,11 +157,12 @@ impl Perennial {
         InvalidateLayer::new(self, tags)
     }
 
-    /// Returns a layer as [`invalidate_on_success`](Self::invalidate_on_success) does, for which each
-    /// response names all tags by [`Tags`].
+    /// Returns a layer like [`invalidate_on_success`](Self::invalidate_on_success), with one difference: the
+    /// response itself names the tags to invalidate, by [`Tags`].
     ///
-    /// A handler that invalidates by itself, as by [`invalidate_in`](Self::invalidate_in), returns none: inside of the layer,
-    /// [`read_own_writes`](Builder::read_own_writes) knows what it has invalidated.
+    /// A handler that invalidates by itself, for instance by [`invalidate_in`](Self::invalidate_in), does not
+    /// have to return any tags. The layer sees that invalidation as well, so that
+    /// [`read_own_writes`](Builder::read_own_writes) works.
     ///
     /// ```
     /// # use axum::{Router, extract::Path, routing::post};
@@ -182,10 +183,10 @@ impl Perennial {
 
     /// Makes a resource stale: visitors get the old version while the next request regenerates it.
     ///
-    /// The key of a route's page is its path and, after `?`, the parameters of the query that are
-    /// [part of the key](crate::Key), in any order and percent-encoding. The key of
-    /// [content](Self::content) is the `key` of that call. All variants of the key, which differ in
-    /// headers, host or nesting, are invalidated. A key that is not stored is no error.
+    /// The key of a route's page is its path and, after `?`, the parameters of the query that are [part of the
+    /// key](crate::Key), in any order and percent-encoding. The key of [content](Self::content) is the `key` of
+    /// that call. All variants of the key are invalidated: those that differ in headers, in the host, or in the
+    /// path under which their router is nested. It is no error if the key is not stored.
     ///
     /// This process knows the invalidation when the call returns; the others know it [a second
     /// later](crate::guide::invalidation#who-sees-the-change-when). A page that is being generated
@@ -199,8 +200,8 @@ impl Perennial {
     ///
     /// # Errors
     ///
-    /// The database fails. The invalidation may have been stored, as also after a drop of the
-    /// future.
+    /// The database fails. The invalidation may have been stored all the same. That also applies if the future
+    /// is dropped before it is ready.
     pub async fn invalidate(&self, key: &str) -> Result<(), Error> {
         let key = key::canonical(key);
         self.cache
@@ -231,9 +232,9 @@ impl Perennial {
             .map(drop)
     }
 
-    /// Makes all resources with the tag stale, as [`invalidate`](Self::invalidate) does. A page has
-    /// tags by [`RefreshLayer::tag`], [`Tags`] or [`Generation::tag`](crate::Generation::tag), and content by the
-    /// latter.
+    /// Makes all resources with the tag stale, as [`invalidate`](Self::invalidate) does. A page gets its tags
+    /// from [`RefreshLayer::tag`], [`Tags`] or [`Generation::tag`](crate::Generation::tag). Content gets them
+    /// from [`Generation::tag`](crate::Generation::tag).
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
@@ -253,8 +254,8 @@ impl Perennial {
     }
 
     /// Makes all resources stale that have a tag which begins with `prefix`, as
-    /// [`invalidate`](Self::invalidate) does: after a change of many rows, of which each has a tag, such as
-    /// `product-7`. The empty prefix means all that have a tag.
+    /// [`invalidate`](Self::invalidate) does. Use it after a change of many rows if each row has a tag of its
+    /// own, such as `product-7`. An empty prefix stands for every resource that has a tag.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
@@ -273,9 +274,9 @@ impl Perennial {
             .map(drop)
     }
 
-    /// Removes the resource of a key and its variants from the database and from all processes,
-    /// which learn of the purge as of an [invalidation](Self::invalidate). The next visitors wait
-    /// as for a first version. A version that is being generated is not published. A cooldown ends.
+    /// Removes the resource of a key and its variants from the database and from all processes. They learn of a
+    /// purge in the same way as of an [invalidation](Self::invalidate). The next visitors wait, as for a first
+    /// version. A version that is being generated meanwhile is not published. A cooldown ends.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
@@ -285,15 +286,15 @@ impl Perennial {
     ///
     /// # Errors
     ///
-    /// The database fails. The purge may have been done in part, as also after a drop of the
-    /// future.
+    /// The database fails. The purge may have been done in part. That also applies if the future is dropped
+    /// before it is ready.
     pub async fn purge(&self, key: &str) -> Result<(), Error> {
         self.cache.commands.purge(&key::canonical(key)).await
     }
 
-    /// Removes all resources whose keys begin with `prefix`, as [`purge`](Self::purge) does. The
-    /// empty prefix means everything. One statement ends the serving of all of them; then each is
-    /// removed. A cooldown that only other processes know continues.
+    /// Removes all resources whose keys begin with `prefix`, as [`purge`](Self::purge) does. An empty prefix
+    /// stands for everything. One statement makes sure that none of them is served any more, and then each is
+    /// removed. Cooldowns end, except for those of which only other processes know.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
@@ -482,8 +483,8 @@ impl Perennial {
         crate::event::metrics::figures(&self.stats());
     }
 
-    /// Returns a page of the list of stored resources, in the order of their names, and of those
-    /// that this process knows in cooldown or hit-for-pass. Reads no content.
+    /// Returns one page of the list of resources, sorted by name. It contains all stored resources, and the
+    /// keys that this process knows to be in a cooldown or in hit-for-pass. No content is read.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
@@ -566,12 +567,12 @@ impl Perennial {
         self.cache.settings().revision.as_deref()
     }
 
-    /// Begins no further regeneration and waits for the running ones, which release their leases.
-    /// Call it after the server has drained. Memory is still served.
+    /// Begins no further regeneration, and waits for the running ones, which release their leases. Call it
+    /// after the server has drained. Requests that come later are still answered from memory.
     ///
-    /// A regeneration ends after the policy's [`generator_timeout`](Refresh::generator_timeout), 15 s and five
-    /// statement timeouts at the latest. An idempotent request has no limit: put a timeout inside
-    /// its layer, or around `shutdown`.
+    /// The call waits for a regeneration at most for the policy's
+    /// [`generator_timeout`](Refresh::generator_timeout) plus 15 s plus five statement timeouts. An idempotent
+    /// request has no limit: put a timeout inside its layer, or around `shutdown`.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial, app: axum::Router, listener: tokio::net::TcpListener) -> std::io::Result<()> {

@@ -1,5 +1,5 @@
-//! The figures that the processes of a site share by its database, so that a status page shows the site and not
-//! one process.
+//! The statistics that the processes of a site share through its database, so that a status page can show the
+//! whole site and not only one process.
 
 use std::sync::{Arc, OnceLock, Weak};
 

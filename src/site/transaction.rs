@@ -28,8 +28,9 @@ impl Perennial {
     /// # Errors
     ///
     /// The database fails, or the future is dropped: roll back. [`Invalid`](crate::ErrorKind::Invalid): the
-    /// connection is in no transaction (on MySQL, in none that its driver knows of, such as one that sqlx has begun),
-    /// its database does not have the site's tables, or the site has no SQL database.
+    /// connection is in no transaction, its database does not have the site's tables, or the site has no SQL
+    /// database. On MySQL and MariaDB, the driver has to know of the transaction. sqlx knows of those that were
+    /// begun by `begin`.
     pub async fn invalidate_in(
         &self,
         transaction: impl Into<Connection<'_>>,
@@ -40,8 +41,8 @@ impl Perennial {
         self.write_in(transaction.into(), names).await
     }
 
-    /// Purges all resources with these tags if the caller's transaction commits: as
-    /// [`invalidate_in`](Self::invalidate_in), but afterwards they are no longer served.
+    /// Purges all resources with these tags if the caller's transaction commits. It works like
+    /// [`invalidate_in`](Self::invalidate_in), but the old versions are no longer served afterwards.
     ///
     /// ```
     /// # #[cfg(feature = "sqlite")]
@@ -66,8 +67,9 @@ impl Perennial {
         self.write_in(transaction.into(), names).await
     }
 
-    /// Returns the statement by which any program invalidates all resources with these tags in a transaction of
-    /// its own, by whatever driver: see [`invalidate_in`](Self::invalidate_in), which writes it by itself.
+    /// Returns the SQL with which a program invalidates all resources with these tags in its own transaction,
+    /// through any driver. If your driver is one that [`invalidate_in`](Self::invalidate_in) accepts, call that
+    /// instead.
     ///
     /// ```
     /// # struct Transaction;
@@ -80,7 +82,7 @@ impl Perennial {
     /// # Ok(()) }
     /// ```
     ///
-    /// The statement is for one transaction: each call returns other values.
+    /// Use each statement in one transaction only. Each call returns different values.
     ///
     /// # Errors
     ///
@@ -153,7 +155,7 @@ fn rows(
     names.map(|name| Ok((id(), name?))).collect()
 }
 
-/// A statement that invalidates, for a transaction of the application's; from
+/// A statement that writes an invalidation in one of the application's transactions. It is created by
 /// [`Perennial::invalidation_sql`]. Dropping it changes nothing.
 #[must_use = "its statement is to be run in a transaction"]
 pub struct InvalidationSql {
@@ -174,7 +176,7 @@ impl InvalidationSql {
         &self.values
     }
 
-    /// Does as [`PendingInvalidation::committed`], after the commit.
+    /// Does the same as [`PendingInvalidation::committed`]. Call it after the commit.
     ///
     /// # Errors
     ///

@@ -43,9 +43,9 @@ pub struct Visit {
 pub struct Warmed {
     /// The path or URI that was given.
     pub path: String,
-    /// How the layer has answered. After [`Served::Hit`], [`Served::Generated`] and [`Served::Collapsed`] there is a
-    /// fresh version, in memory, too. It is an error if the given text is not a path, if there is no layer around the
-    /// route, or if the service has failed or panicked.
+    /// How the layer has answered. After [`Served::Hit`], [`Served::Generated`] and [`Served::Collapsed`], a
+    /// fresh version is in the database and in the memory of this process. It is an error if the given text is
+    /// not a path, if there is no layer around the route, or if the service has failed or panicked.
     pub result: Result<Served, Error>,
 }
 
@@ -87,11 +87,11 @@ impl Perennial {
     /// Regenerates the missing and the stale pages among these, by GET requests through the application's router with
     /// its layers, four at a time.
     ///
-    /// Use it after a deploy or at a start, so that no visitor waits for a first version. If several processes do so, one
-    /// generates each page, and the others wait for it, for the [`generator_timeout`](crate::Refresh::generator_timeout) at most.
-    /// The pages are read into memory as far as they fit
-    /// ([`Builder::memory_capacity`](crate::Builder::memory_capacity)), so that they outlast an outage of the database.
-    /// Run it in a task of its own, so that the start does not wait.
+    /// Use it after a deploy or at startup, so that no visitor waits for a first version. If several processes
+    /// do so, one generates each page, and the others wait for it, for the
+    /// [`generator_timeout`](crate::Refresh::generator_timeout) at most. The pages are read into memory as far
+    /// as they fit ([`Builder::memory_capacity`](crate::Builder::memory_capacity)), so that they outlast an
+    /// outage of the database. Run it in a task of its own, so that startup does not have to wait for it.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial, app: axum::Router) {
@@ -144,14 +144,14 @@ impl Perennial {
     /// # Ok(()) }
     /// ```
     ///
-    /// Each page is invalidated, in the variant of the request, and then visited through the application's router
-    /// with its layers, as [`warm`](Self::warm) does. If a regeneration of the page is under way, here or in another
-    /// process, the visit first waits for that one, and then for its own; for the policy's
-    /// [`generator_timeout`](crate::Refresh::generator_timeout) at most.
+    /// Each page is invalidated, in the variant of the request, and then visited through the application's
+    /// router with its layers, as [`warm`](Self::warm) does. If a regeneration of the page is under way, here
+    /// or in another process, the visit first waits for that one, and then for its own, but no longer than the
+    /// policy's [`generator_timeout`](crate::Refresh::generator_timeout).
     ///
     /// The results are those of [`warm`](Self::warm). After `Stale`, `Unavailable` and `Failed` the page stays
-    /// invalidated, so that the next visitor's request regenerates it. Only if the database has refused the
-    /// invalidation itself, the page is as before, and the log says so.
+    /// invalidated, so that the next visitor's request regenerates it. The page stays as it was only if the
+    /// database has refused the invalidation itself. The log says so.
     ///
     /// # Cancel safety
     ///
@@ -168,10 +168,12 @@ impl Perennial {
         self.visit(service, pages, Purpose::Regenerate).await
     }
 
-    /// Explains the answer that a visitor of this page would get now, through the application's router with
-    /// its layers. A layer that answers generates and stores nothing. `None` means that no layer answered, so
-    /// the request ran the page's own handler, if there is one; or a middleware has built a new request
-    /// without the extensions, so the request was a visitor's for the layer.
+    /// Explains the answer that a visitor of this page would get now. The question goes through the
+    /// application's router with its layers, and the layer that answers it generates and stores nothing.
+    ///
+    /// The result is `None` if no layer has answered. Then the request has run the page's own handler, if there
+    /// is one. The reason may also be a middleware that builds a new request without the extensions of the old
+    /// one: the layer then takes the question for an ordinary visit.
     ///
     /// [`Builder::explain_token`](crate::Builder::explain_token) does the same from outside.
     ///
@@ -186,7 +188,7 @@ impl Perennial {
     ///
     /// # Errors
     ///
-    /// The page is not in memory and the database fails, or the text is no path.
+    /// The page is not in memory and the database fails, or the given text is not a path.
     pub async fn explain<S>(
         &self,
         service: S,
@@ -217,7 +219,8 @@ impl Perennial {
         let visits: Vec<Visit> = pages.into_iter().map(Into::into).collect();
         let of = visits.len();
         let at_once = Arc::new(Semaphore::new(WARM_CONCURRENCY));
-        // The tasks below are not in this one's generator.
+        // The tasks below do not run inside the generator that may be calling this, so its context is passed to
+        // them.
         let caller = parts::current();
         let (mut tasks, mut paths) = (JoinSet::new(), HashMap::new());
         for Visit { path, request } in visits {
@@ -234,8 +237,9 @@ impl Perennial {
                     Ok(Served::Unavailable) if purpose == Purpose::Warm => {}
                     first => return first,
                 }
-                // Turns are in the order of the requests for them: several processes first share the pages among
-                // themselves, and each then waits for those that another one is still generating.
+                // The semaphore serves its waiters in order. So each process first tries all its pages once,
+                // and several processes share the work; only then does each wait for the pages that another
+                // process is still generating.
                 let _turn = at_once.acquire().await;
                 let (service, request, caller) = again;
                 answer(&cache, caller, service, request, Purpose::Await).await
@@ -291,7 +295,7 @@ where
     let path = from.uri().to_string();
     let visit = oneshot(service, get(from, &own_request));
     let answer = match purpose {
-        // While it waits for another process, nothing runs here. A first version needs no permit.
+        // A visit that only waits for another process generates nothing here, so it takes no permit.
         Purpose::Await => visit.await,
         _ => cache.permitted(caller, visit).await,
     };

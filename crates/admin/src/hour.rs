@@ -1,4 +1,4 @@
-//! The last hour of a site: the minutes that its processes have shared, summed up.
+//! The last hour of a site: the figures that its processes have reported for each minute, added up.
 
 use std::{collections::BTreeMap, time::SystemTime};
 
@@ -70,7 +70,7 @@ impl LastHour {
             .unwrap_or_default()
     }
 
-    /// Returns the share of hits among the requests, from 0 to 1, or `None` without a request.
+    /// Returns the share of hits among the requests, from 0 to 1. `None` means that there were no requests.
     #[must_use]
     pub fn hit_ratio(&self) -> Option<f64> {
         (self.requests > 0).then(|| share(self.hits, self.requests))

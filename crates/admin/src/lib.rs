@@ -24,17 +24,16 @@
 //! }
 //! ```
 //!
-//! - Each page and each action checks the access. Only POST changes anything, and a POST from
-//!   another origin is refused (tower-http's `CsrfLayer`): a proxy in front has to keep the `Host`
-//!   header.
-//! - An action on one entry or lock is refused if its fence is another one than the operator saw.
-//!   Actions are logged at INFO with the target `perennial_admin` and the user's name.
+//! - Each page and each action checks whether the user has access. Only POST changes anything, and a POST from
+//!   another origin is refused (tower-http's `CsrfLayer`): a proxy in front has to keep the `Host` header.
+//! - An action on one entry or lock is refused if the entry or the lock has changed since the operator saw it,
+//!   which its fence shows. Actions are logged at INFO with the target `perennial_admin` and the user's name.
 //!
 //! A process with a status page [shares its figures](perennial::Perennial::share_stats), so that each page shows all
 //! processes that have one. The others share theirs by `site.share_stats()`.
 //!
-//! The feature `page` is on by default. Without it the crate has the report and the words of an
-//! [explanation](reason), and no axum.
+//! The feature `page` is on by default. Without it, the crate consists of the report and of the [texts of
+//! explanations](reason), and does not need axum.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]

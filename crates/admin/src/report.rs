@@ -138,7 +138,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Returns the sign in front of the text.
+    /// Returns the symbol that is shown in front of a finding of this kind.
     pub fn sign(self) -> &'static str {
         match self {
             Self::Ok => "✓ ok",
@@ -240,7 +240,7 @@ impl Report {
     }
 }
 
-/// Returns a number of bytes, such as `12.3 kB`.
+/// Formats a number of bytes for people, such as `12.3 kB`.
 #[doc(hidden)]
 #[must_use]
 pub fn size(bytes: u64) -> String {

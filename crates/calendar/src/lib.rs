@@ -1,6 +1,6 @@
-//! Schedules for [perennial]: content that becomes stale by the calendar. The first request after
-//! an occurrence regenerates it. For an age, [`Refresh::every`](perennial::Refresh::every) is
-//! enough.
+//! Schedules for [perennial]: content that becomes stale by the calendar. The first request after an occurrence
+//! regenerates it. If content should only have a maximum age, you need no calendar:
+//! [`Refresh::every`](perennial::Refresh::every) is enough.
 //!
 //! ```
 //! # fn f() -> Result<(), perennial::Error> {
@@ -36,9 +36,9 @@ const YEAR: Duration = Duration::from_hours(365 * 24);
 
 /// The times at which content becomes stale, for [`Refresh::on_schedule`](perennial::Refresh::on_schedule).
 ///
-/// The time zone is a name of the IANA database. Unless the hour of a cron expression begins with `*`: a time of day that a change of
-/// the clocks skips is moved by the length of the change (02:30 becomes 03:30), and of a time that
-/// comes twice, the first counts.
+/// The time zone is a name of the IANA database. When a change of the clocks skips a time of day, the
+/// occurrence is moved by the length of the change (02:30 becomes 03:30). When a time of day comes twice, the
+/// first one counts. Neither applies to a cron expression whose hour begins with `*`.
 pub struct Calendar {
     zone: String,
     /// Each occurrence of one of them is an occurrence.
@@ -112,7 +112,8 @@ impl Calendar {
     /// Creates a schedule from a cron expression of five fields: minute, hour, day of the month,
     /// month, and day of the week, such as `0 6,18 * * 1-5`.
     ///
-    /// The crate `cronexpr` reads it. If neither day begins with `*`, one of the two has to match.
+    /// The crate `cronexpr` parses the expression. If neither of the two day fields begins with `*`, it is
+    /// enough that one of them matches, as with cron.
     ///
     /// # Errors
     ///
@@ -199,7 +200,7 @@ impl Expression {
             let crontab = cronexpr::parse_crontab(&format!("{} {name}", self.text)).ok()?;
             return Some(crontab.find_next(time).ok()?.timestamp());
         }
-        // After clocks were put forward, a time of day that was left out may be still to come.
+        // After the clocks were put forward, an occurrence whose time of day was skipped may still lie ahead.
         let [now, yesterday] = [time, time - DAY].map(|time| zone.to_offset(time));
         let mut day = now.min(yesterday).to_datetime(time);
         loop {

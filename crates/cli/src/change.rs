@@ -44,7 +44,7 @@ pub(crate) async fn invalidate(site: &Perennial, target: &Target, consent: &Cons
         print::line(&print::text(&format!("Would invalidate {what}.")));
         return Ok(());
     }
-    // A tag or a prefix may mean more by the time it is done.
+    // By the time of the invalidation, a tag or a prefix may stand for more entries than now.
     if !consent.yes && target.key.is_none() {
         print::ask(&format!("Invalidate {what}? (y/N)"), "y", "--yes")?;
     }

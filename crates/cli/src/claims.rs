@@ -1,4 +1,4 @@
-//! `perennial claims`: the claims on the rows of a table of the application.
+//! `perennial claims` shows which rows of an application's table are claimed by workers.
 
 use perennial_store::sql::{dialect_of, statements::Dialect};
 use serde_json::json;
@@ -84,7 +84,7 @@ fn quoted(name: &str, dialect: Dialect) -> Result<String> {
     }
     let quote = match dialect {
         Dialect::Postgres => '"',
-        // Not in double quotes: SQLite reads an unknown column in double quotes as a text.
+        // Not in double quotes: SQLite reads an unknown column in double quotes as a string.
         _ => '`',
     };
     let parts: Vec<_> = name

@@ -1,4 +1,5 @@
-//! `perennial init`: what a new site needs, to be copied. Nothing is written, and nothing is connected to.
+//! `perennial init` prints what a new site needs, for the user to copy. It writes nothing, and connects to
+//! nothing.
 
 use crate::{Failure, Result, open::Source, print};
 
@@ -59,13 +60,13 @@ fn text(engine: Engine) -> String {
         r#"# Cargo.toml
 {dependency}{tls}
 
-// Where the application starts. `Perennial::with_pool(pool)` takes its own pool.
+// Where the application starts. `Perennial::with_pool(pool)` uses the pool that the application has.
 let site = {open};
 
-// Around a slow page: the old one is served while one request regenerates it.
+// Wrap a slow page: visitors get the old version while one request regenerates it.
 let page = get(page).layer(site.layer(Refresh::every(Duration::from_secs(60))).tag("books"));
 
-// Around a form that changes the page's data.
+// Wrap a form that changes the page's data.
 let form = post(change).layer(site.invalidate_on_success("books"));
 
 // After the server has drained.

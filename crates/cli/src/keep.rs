@@ -1,8 +1,9 @@
-//! `perennial keep`, which `perennial run` starts in place of the command, on Linux: it starts the command, and
-//! stays until the last process that the command has started has ended.
+//! `perennial keep`, an internal command on Linux. `perennial run` starts it instead of the user's command: it
+//! starts the command, and stays until the last process that the command has started has ended.
 //!
-//! It is a process of its own because `perennial run` may be killed. Then this one, which the kernel
-//! tells of its parent's end, ends the command and all that it has started; nothing else could.
+//! It is a process of its own because `perennial run` may be killed. The kernel then sends a signal to
+//! `perennial keep`, which ends the command and everything that the command has started. No other process could
+//! do that.
 
 use std::{io::ErrorKind, process::Command, time::Duration};
 
@@ -49,12 +50,13 @@ pub(crate) struct KeepOptions {
 impl KeepOptions {
     pub(crate) async fn run(&self) -> Result {
         let failed = |error: std::io::Error| Failure::Failed(error.to_string());
-        // What is sent to the command's terminal or group does not end this process, which ends last.
-        // `perennial run` passes on what is sent to it.
+        // A signal that is sent to the terminal or to the command's process group does not end this process,
+        // which has to end last. `perennial run` passes on the signals that it receives.
         let mut others = Vec::new();
         let ignored = ignored_signals();
         for kind in PASSED_ON {
-            // The command ignores what `perennial run` was started to ignore.
+            // The command inherits the signals that were ignored when `perennial run` was started, so they are
+            // not passed on.
             if !ignored.contains(kind()) {
                 others.push(signal(kind()).map_err(failed)?);
             }

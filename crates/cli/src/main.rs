@@ -1,4 +1,5 @@
-//! The command line of Perennial. It works beside running sites on the site's database.
+//! The command line of Perennial. It works on a site's database, also while the processes of the site are
+//! running.
 
 mod change;
 mod claims;

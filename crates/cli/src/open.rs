@@ -60,7 +60,7 @@ impl Source {
                 without_password(self.url()?),
             )));
         }
-        // A server that is not told of the end may log it.
+        // Some servers log a warning if a client does not say that it is closing the connection.
         let _ = self.within(connection.close()).await;
         self.site_as_it_is().await
     }
@@ -78,7 +78,7 @@ impl Source {
 
     /// Opens a database that is there, with or without Perennial's tables.
     pub(crate) async fn database(&self) -> Result<Database> {
-        // A server that is not told of the end may log it.
+        // Some servers log a warning if a client does not say that it is closing the connection.
         let _ = self.within(self.connect().await?.close()).await;
         let url = self.url()?;
         let database = match url.starts_with("sqlite:") {

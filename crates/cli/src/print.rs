@@ -1,5 +1,6 @@
-//! Output: tables for people, JSON for programs. Characters of the database's texts that a terminal
-//! acts upon are escaped. Colours go to a terminal alone, and not where `NO_COLOR` is set.
+//! Output: tables for people, JSON for programs. If a text from the database contains characters that a
+//! terminal interprets, they are escaped. Output is coloured only on a terminal, and only if `NO_COLOR` is not
+//! set.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -67,7 +68,7 @@ fn escaped(value: &Value) -> String {
     let mut escaped = String::new();
     for c in format!("{value:#}").chars() {
         match c {
-            // The end of a line of the JSON itself: those in texts are escaped.
+            // This line break is part of the JSON's own layout; line breaks inside strings are already escaped.
             '\n' => escaped.push(c),
             // No such character has more than four digits.
             _ if acts(c) => escaped.push_str(&format!("\\u{:04x}", u32::from(c))),

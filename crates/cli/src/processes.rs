@@ -33,7 +33,7 @@ impl Processes {
         let mut next = 0;
         while let Some(parent) = found.get(next).copied() {
             let children = stats.iter().filter(|stat| stat.parent == parent);
-            // Numbers that are used again meanwhile may look like a circle.
+            // A process ID may be used again meanwhile, so that the tree of processes seems to have a circle.
             let new: Vec<_> = children
                 .map(|stat| stat.pid)
                 .filter(|pid| !found.contains(pid))
@@ -66,7 +66,7 @@ impl Processes {
         for (pid, _) in &living {
             let _ = kill_process(*pid, signal);
         }
-        // In the group of a terminal's job, the command has no group of its own.
+        // If the command runs in the process group of a terminal's job, it has no group of its own.
         #[cfg(not(target_os = "linux"))]
         if rustix::process::kill_process_group(self.keeper, signal).is_err() {
             let _ = rustix::process::kill_process(self.keeper, signal);
@@ -82,7 +82,7 @@ impl Processes {
             return;
         }
         let since = Instant::now();
-        // A process that starts others meanwhile is met again.
+        // Each round also finds the processes that were started after the round before.
         while self.signal(Signal::KILL) {
             if since.elapsed() >= KILL_WAIT {
                 print_line(format_args!(

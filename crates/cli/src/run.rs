@@ -1,5 +1,5 @@
-//! `perennial run`: a command under a lock. The lock and all that the command has started live equally
-//! long.
+//! `perennial run`: a command under a lock. The lock is held exactly as long as the command, and everything
+//! that it has started, runs.
 
 use std::{path::Path, process::ExitStatus, time::Duration};
 
@@ -102,7 +102,7 @@ impl RunOptions {
         let mut child = match command.spawn() {
             Ok(child) => child,
             Err(error) => {
-                // This program ends before a lease that is only dropped is released.
+                // If the lease were only dropped, this program would exit before the lease is released.
                 lease.release().await?;
                 let why = format!("cannot run {:?}: {error}", self.command[0]);
                 return Err(Failure::Status(126, Some(why)));
@@ -116,7 +116,8 @@ impl RunOptions {
         };
         match ended {
             Some(status) => {
-                // The keeper has waited for the command's processes, unless it was killed, or may still run.
+                // `perennial keep` has waited for all processes of the command, unless it was killed or is
+                // still running.
                 let has_waited = status
                     .as_ref()
                     .is_ok_and(|status| !is_killed_keeper(status));
@@ -128,8 +129,8 @@ impl RunOptions {
                 let has_run = !matches!(status, Ok(126 | 127));
                 let hold = if has_run { self.hold } else { Duration::ZERO };
                 let left = hold.saturating_sub(since.elapsed());
-                // The command has ended, and its status counts. An unreleased lock is free after its
-                // lease.
+                // The command has ended, so the exit status is that of the command even if the release fails.
+                // An unreleased lock becomes free at the end of its lease.
                 if let Err(error) = lease.release_after(left).await {
                     eprintln!(
                         "perennial: the lock is not released: {}",
@@ -188,7 +189,7 @@ impl RunOptions {
     #[cfg(target_os = "linux")]
     fn command(&self) -> Command {
         let time = |time| humantime::format_duration(time).to_string();
-        // This program, also if its file has been replaced.
+        // This is the running program itself, even if its file has been replaced meanwhile.
         let mut command = Command::new("/proc/self/exe");
         command
             .args(["keep", "--parent", &std::process::id().to_string()])
@@ -205,7 +206,8 @@ impl RunOptions {
     fn command(&self) -> Command {
         let mut command = Command::new(&self.command[0]);
         command.args(&self.command[1..]).kill_on_drop(true);
-        // In the group of a terminal's job, it is stopped and ended by the terminal.
+        // On a terminal, the command stays in the process group of this job, so that the terminal can stop and
+        // end it.
         #[cfg(unix)]
         if !std::io::IsTerminal::is_terminal(&std::io::stdin()) {
             command.process_group(0);
@@ -225,7 +227,7 @@ impl Started {
     fn of(child: &Child) -> Self {
         #[cfg(unix)]
         {
-            // They come to this process if their keeper ends before them.
+            // If `perennial keep` ends first, this process becomes the parent of what is left.
             #[cfg(target_os = "linux")]
             let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
             let id = child.id().and_then(|id| i32::try_from(id).ok());

@@ -1,5 +1,5 @@
-//! The bodies of requests and responses, and the form in which a response is stored: without the headers of
-//! one connection, and only if it is complete.
+//! The bodies of requests and responses, and the form in which a response is stored: without its hop-by-hop
+//! headers, and only if it is complete.
 
 use std::{future::ready, pin::Pin};
 

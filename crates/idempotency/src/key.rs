@@ -1,5 +1,5 @@
-//! What makes two requests the same one: the client's key, and a digest of everything else, by which another
-//! request with the same key is recognised.
+//! What makes two requests the same one: the client's key, and a digest of everything else. The digest shows
+//! when a client uses a key again for a different request.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Uri, header, request::Parts};
@@ -43,7 +43,8 @@ const WHOLE_DIGITS: usize = 40;
 /// Returns a digest by which two requests with one key differ. It begins with a short digest of each part, which says
 /// to a client what differs; the digest of the whole request is behind them.
 pub(super) fn fingerprint(parts: &Parts, body: &Bytes) -> String {
-    // Without the changes by nested routers. The host is the same in every version of HTTP.
+    // The URI is that from before nested routers have changed it. The host is read in a way that works for
+    // every version of HTTP.
     let uri = original_uri(parts);
     let host = host(&parts.uri, &parts.headers).unwrap_or_default();
     let media_type = parts.headers.get(header::CONTENT_TYPE);

@@ -1,5 +1,6 @@
-//! The settings of the layer, and what its services share: the names of the rows, the pruning, and which
-//! unknown outcomes were logged. The service is in [`service`](super::service).
+//! The settings of the layer, and the state that its services share: the names of the rows, when rows were last
+//! pruned, and which requests with an unknown outcome have been logged. The service is in
+//! [`service`](super::service).
 
 use std::{
     collections::HashSet,
@@ -24,8 +25,8 @@ const DAY: Duration = Duration::from_hours(24);
 const NO_KEY: &str = "The `Idempotency-Key` is missing. Send a new UUID for each new request.";
 const NO_CALLER: &str = "The caller of this request is not known, so its `Idempotency-Key` belongs to nobody. Log in first.";
 
-/// Runs a POST or PATCH once in all processes together, however often a client sends it with the
-/// same `Idempotency-Key` (draft-ietf-httpapi-idempotency-key-header-07).
+/// Runs a POST or PATCH once across all processes, however often a client sends it with the same
+/// `Idempotency-Key` (draft-ietf-httpapi-idempotency-key-header-07).
 ///
 /// A repeat gets the stored response, with `Idempotency-Replayed: true`; 409, if the request is
 /// running, its outcome is unknown or its response could not be stored; or 422, if the request
@@ -123,8 +124,8 @@ impl IdempotencyLayer {
         self
     }
 
-    /// Sets after which time a request without a response no longer counts as running, but as one of which nobody
-    /// knows whether it was done. Default: 60 s. The request is not cancelled. This has no effect together with
+    /// Sets after which time the outcome of a request without a response counts as unknown. Until then it
+    /// counts as running. Default: 60 s. The request is not cancelled. This has no effect together with
     /// [`run_again_after`](Self::run_again_after).
     pub fn unknown_after(mut self, time: Duration) -> Self {
         self.unknown_after = time;
@@ -143,8 +144,8 @@ impl IdempotencyLayer {
         self
     }
 
-    /// Lets a request run again of which nobody knows whether it was done. Make sure first that it was not, and that
-    /// its service no longer runs. Returns false if there is no such request, or if it was done.
+    /// Allows a request to run again if nobody knows whether it was done. Make sure first that it was not done,
+    /// and that its service is no longer running. Returns false if there is no such request, or if it was done.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
 //! Whose `Idempotency-Key` it is: two callers may send the same key, and never see each other's responses.
 
-/// The user to whom an `Idempotency-Key` belongs. Keys of two scopes are two keys: no user gets the
-/// response to another user's request.
+/// The user to whom an `Idempotency-Key` belongs. The same key in two scopes stands for two requests, so no
+/// user gets the response to another user's request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Scope(pub(super) String);
 

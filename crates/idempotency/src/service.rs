@@ -1,5 +1,6 @@
-//! The path of a request through its row: begin it, run the service, store the response.
-//! [`state`](super::state) decides what follows each answer of the database; this module carries it out.
+//! What happens to a request with an `Idempotency-Key`: its row is inserted, the service runs, and the response
+//! is stored in the row. [`state`](super::state) decides what follows each answer of the database; this module
+//! carries it out.
 //!
 //! Invariant: the service runs only after a `Begin` that the database has confirmed for this owner.
 
@@ -175,7 +176,7 @@ impl IdempotencyLayer {
             // With the same owner each time, so that the request finds its own row.
             match self.locks.store().call(begin.clone()).await {
                 Ok(begun) => return (Some(begun), lost),
-                // The client has waited for a statement's whole time.
+                // The client has already waited for the whole statement timeout.
                 Err(error) if error.kind() == ErrorKind::Timeout => return (None, true),
                 Err(_) if backoff.pause().await => lost = true,
                 Err(_) => return (None, true),
@@ -232,7 +233,7 @@ fn asks_to_repeat<B>(response: &Response<B>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    //! The service over a store in memory with faults, in virtual time.
+    //! Tests of the service in virtual time, over a store in memory that can be made to fail.
 
     use std::{
         convert::Infallible,
@@ -476,7 +477,7 @@ mod tests {
             let (status, body) = site.pay().await;
             assert_eq!(status, if is_first { 503 } else { 409 }, "{body}");
             other.await.expect("no panic");
-            // The late copy has come, and was undone.
+            // The delayed copy of the statement has arrived meanwhile, and its effect has been undone.
             sleep(22 * MINUTE).await;
             site.refuses = false;
             assert_eq!(site.pay().await, (200, "charge 2".to_owned()));
@@ -556,7 +557,7 @@ mod tests {
             site.charge(Duration::ZERO, &key).await;
             sleep(Duration::from_secs(3600)).await;
         }
-        // Of the first day, nothing is left; a row of the pruning stays.
+        // Nothing of the first day is left, except for the row of the lock for pruning.
         assert!((24..=26).contains(&rows()), "{}", rows());
         assert_eq!(site.charges.load(SeqCst), 49);
     }

@@ -1,5 +1,5 @@
-//! The decisions about a request with an `Idempotency-Key`, as functions of the database's answers: no I/O,
-//! and no clock. `check/` searches them in every order.
+//! The decisions about a request with an `Idempotency-Key`, as functions of the database's answers: no I/O, and
+//! no clock. `check/` tries all possible orders of these answers.
 
 use perennial_store::{Begun, Error, RequestProgress};
 

@@ -1,5 +1,6 @@
-//! Claiming rows of the application's own table, so that several workers process each row once. [`Claims`]
-//! describes the table and claims; [`Claim`] is what one worker has. The statements are in `claims/sql.rs`.
+//! Claiming rows of one of the application's tables, so that several workers process each row once. [`Claims`]
+//! describes the table and makes claims; a [`Claim`] is the batch of one worker. The statements are in
+//! `claims/sql.rs`.
 //!
 //! Invariant: a worker completes, releases and extends only rows that still carry its lock id.
 
@@ -19,8 +20,7 @@ use sql::{Filter, Table};
 pub(crate) use sql::CLAIM;
 pub use sql::Value;
 
-/// Rows of the application's own table, of which each worker claims a batch that no other worker
-/// gets.
+/// Rows of one of the application's tables, from which each worker claims a batch that no other worker gets.
 ///
 /// ```sql
 /// CREATE TABLE mail (id BIGINT PRIMARY KEY, text TEXT NOT NULL, lock_id VARCHAR(36), locked_until BIGINT);
@@ -42,11 +42,13 @@ pub use sql::Value;
 /// # Ok(()) }
 /// ```
 ///
-/// - `lock_id` needs 32 characters; 36 have room for the UUIDs that programs in other languages write.
+/// - `lock_id` needs 32 characters. With 36, there is also room for the UUIDs that programs in other languages
+///   write.
 /// - `id` is an integer, a text, or a type that is returned as UTF-8 text, such as PostgreSQL's UUID.
 /// - `locked_until` is the end of the claim, in microseconds since 1970 by the database's clock.
 ///   Without the column, the rows of a crashed worker stay claimed.
-/// - Names of tables and columns have letters, digits and `_`; a table's may begin with a schema and a dot.
+/// - The names of tables and columns consist of letters, digits and `_`. The name of a table may begin with a
+///   schema and a dot.
 /// - MySQL has to be 8.0 or later, and MariaDB 10.6 (`SKIP LOCKED`).
 #[derive(Clone)]
 #[must_use = "nothing is claimed until `claim` is called"]
@@ -57,8 +59,8 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// Creates claims on a table whose key is the column `id`, and whose claims stand in the column `lock_id`. `pool`
-    /// is the application's own, or the one of `Perennial::database`.
+    /// Creates claims on a table whose key is the column `id`, and which stores the claims in the column
+    /// `lock_id`. `pool` is the application's own pool, or the one from `Perennial::database`.
     pub fn with_pool(pool: impl IntoDatabase, table: impl Into<String>) -> Self {
         Self {
             table: Table {
@@ -101,7 +103,7 @@ impl Claims {
         self
     }
 
-    /// Claims only rows in which this column has this value. They are compared by the column's collation.
+    /// Claims only rows in which this column has this value. The comparison follows the column's collation.
     pub fn filter(mut self, column: impl Into<String>, value: impl Into<Value>) -> Self {
         let filter = Filter::Is(column.into(), value.into());
         self.table.filters.push(filter);
@@ -136,8 +138,8 @@ impl Claims {
 
     /// Claims up to `limit` rows that have no claim, or one that has ended. If there are none, the claim is empty.
     ///
-    /// If the database does not answer, this process asks which rows it has claimed, and if there are none, tries
-    /// again; for four times the statement timeout at most.
+    /// If the database does not answer, this process asks which rows it has claimed. If it has claimed none, it
+    /// tries again. It gives up after four times the statement timeout.
     ///
     /// # Errors
     ///
@@ -176,7 +178,7 @@ impl Claims {
         let ids = match (claimed, read) {
             (Ok(0), Ok(ids)) => ids,
             (_, Ok(ids)) if !ids.is_empty() => ids,
-            // The claim has expired before the rows were read back.
+            // The claim expired before the rows were read back.
             (Ok(_), Ok(_)) if claim.remaining().is_some_and(|left| left.is_zero()) => {
                 return Err(Error::timeout("claim", claim.begun.elapsed()));
             }
@@ -308,8 +310,9 @@ impl Claim {
     ///
     /// # Errors
     ///
-    /// The database fails: roll back. [`Invalid`](crate::ErrorKind::Invalid): the connection is in no transaction (on
-    /// MySQL: in none that its driver knows of, as sqlx knows of those by `begin`).
+    /// The database fails: roll back. [`Invalid`](crate::ErrorKind::Invalid): the connection is in no
+    /// transaction. On MySQL and MariaDB the driver has to know of the transaction. sqlx knows of those that
+    /// were begun by `begin`.
     ///
     /// # Cancel safety
     ///

@@ -1,5 +1,5 @@
-//! A layer for routes that may run once at a time in all processes. Its settings are here, its service in
-//! `exclusive/service.rs`.
+//! A layer for routes that may serve one request at a time, across all processes. Its settings are here, its
+//! service is in `exclusive/service.rs`.
 
 mod service;
 
@@ -70,8 +70,9 @@ impl ExclusiveLayer {
         self
     }
 
-    /// Says what the route does, for people: a refused client reads what was not begun, and [`Locks::inspect`] shows
-    /// what the holder is doing. The first 100 bytes are stored. Default: none.
+    /// Describes for people what the route does. A client that is refused reads in the answer what was not
+    /// begun, and [`Locks::inspect`] shows what the holder of the lock is doing. The first 100 bytes are
+    /// stored. Default: none.
     pub fn action(mut self, action: impl Into<String>) -> Self {
         self.action = action.into().into();
         self

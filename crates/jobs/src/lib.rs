@@ -3,7 +3,7 @@
 //! | the work | use |
 //! |---|---|
 //! | a job or a sync that one process at a time may run | [`Locks::try_lock`], [`Locks::lock`] |
-//! | a route that may run once at a time for each name | [`ExclusiveLayer`] |
+//! | a route that may serve one request at a time for each name | [`ExclusiveLayer`] |
 //! | a mail or an import that happens once | [`Once`] |
 //! | a table of jobs that several workers share | [`Claims`] |
 //! | long work under a lock that ends with a database connection | [`SessionLock`] |
@@ -31,9 +31,10 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The crate is no scheduler, and no queue with priorities or retries. For a job at three o'clock each night, ask
-//! each minute whether the night's [`Once`] has run: then a database that is away for a while delays the job and skips
-//! none. The [guide of Perennial](https://docs.rs/perennial/latest/perennial/guide/locks/index.html) has this loop.
+//! The crate is neither a scheduler, nor a queue with priorities or retries. For a job at three o'clock each
+//! night, ask every minute whether the night's [`Once`] has run. If the database is unavailable for a while,
+//! that delays the job, and skips none. The [guide of
+//! Perennial](https://docs.rs/perennial/latest/perennial/guide/locks/index.html) has this loop.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]

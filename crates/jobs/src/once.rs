@@ -72,7 +72,7 @@ impl Once {
         self
     }
 
-    /// Lets the work be done only when other work of this name has been done.
+    /// Lets the work be done only after the work with this other name has been done.
     pub fn after(mut self, name: impl Into<LockName>) -> Self {
         self.after = Some(LockName::of(LockKind::Once, name));
         self
@@ -167,21 +167,22 @@ impl Once {
     /// # Ok(()) }
     /// ```
     ///
-    /// While another transaction marks the same work, the call waits, for half the statement
-    /// timeout at most; on MySQL and MariaDB also while another one marks the
-    /// [preceding](Self::after) work. On SQLite the call waits for all that write. After a
-    /// serialisation error or a deadlock, repeat the transaction.
+    /// While another transaction marks the same work, the call waits, for half the statement timeout at most.
+    /// On MySQL and MariaDB it also waits while another transaction marks the [preceding](Self::after) work. On
+    /// SQLite it waits for every transaction that writes. After a serialisation error or a deadlock, repeat the
+    /// transaction.
     ///
-    /// Different work does not wait for each other. The exception is work [after](Self::after) other
-    /// work that is not done, on MySQL and MariaDB at their default isolation, REPEATABLE READ: the
-    /// transaction then also locks names beside the missing one until it ends. After
+    /// Transactions that mark different work do not wait for each other. There is one exception, on MySQL and
+    /// MariaDB at their default isolation level, REPEATABLE READ: if the work comes [after](Self::after) other
+    /// work that is not done, the transaction also locks neighbouring names until it ends. After
     /// [`NotYet`](OnceOutcome::NotYet), end it soon, or use READ COMMITTED.
     ///
     /// # Errors
     ///
     /// The database fails, or another transaction has held the name for too long: roll back.
-    /// [`Invalid`](crate::ErrorKind::Invalid): the connection is in no transaction (on MySQL: in none
-    /// that its driver knows of, as sqlx knows of those by `begin`), or the store is not in an SQL database.
+    /// [`Invalid`](crate::ErrorKind::Invalid): the connection is in no transaction, or the store is not in an
+    /// SQL database. On MySQL and MariaDB, the driver has to know of the transaction. sqlx knows of those that
+    /// were begun by `begin`.
     ///
     /// # Cancel safety
     ///
@@ -207,12 +208,13 @@ impl Once {
         }
     }
 
-    /// Returns the statement by which any program marks the work as done in a transaction of its own, by
-    /// whatever driver, on SQLite and PostgreSQL: see [`mark_in`](Self::mark_in), which runs it by itself.
+    /// Returns the SQL with which a program marks the work as done in its own transaction, through any driver,
+    /// on SQLite and PostgreSQL. If your driver is one that [`mark_in`](Self::mark_in) accepts, call that
+    /// instead.
     ///
-    /// If the statement returns a row, the transaction does the work. If it returns none, the work is done,
-    /// in progress, or after other work that is not done. While another transaction marks the same work, the
-    /// statement waits, for as long as the connection's own settings say.
+    /// If the statement returns a row, do the work in this transaction. If it returns none, the work is already
+    /// done, another transaction is doing it, or it has to wait for other work that is not done. While another
+    /// transaction marks the same work, the statement waits, for as long as the connection's own settings say.
     ///
     /// # Errors
     ///

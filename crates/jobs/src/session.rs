@@ -1,5 +1,6 @@
-//! Locks that live as long as a database session, for work that must not overlap even where its process is
-//! paused: the server ends the lock with the connection. The statements are in `session/sql.rs`.
+//! Locks that live as long as a database session. They are for work that must not overlap even if its process
+//! is paused: a lease would expire meanwhile, but this lock ends only with the connection. The statements are
+//! in `session/sql.rs`.
 
 mod sql;
 
@@ -19,17 +20,16 @@ use sql::{SessionLockName, acquire};
 /// A lock that is free as soon as its database connection ends: PostgreSQL's advisory locks,
 /// MySQL's and MariaDB's `GET_LOCK`. For long work on a server that the process reaches directly.
 ///
-/// The lock takes a connection out of the pool, with one statement each two seconds. If the machine
-/// or the network dies, the server closes the connection after 15 s (PostgreSQL before 14 only when
-/// TCP gives up). Dropping the lock closes its connection. Differences from a
-/// [`Lease`](crate::Lease):
+/// The lock takes a connection out of the pool, and runs one statement on it every two seconds. If the machine
+/// or the network dies, the server closes the connection after 15 s (PostgreSQL before 14 only when TCP gives
+/// up). Dropping the lock closes its connection. Differences from a [`Lease`](crate::Lease):
 ///
 /// - **No fence.** A holder that has lost the connection can write until [`lost`](Self::lost)
 ///   resolves.
 /// - **No poolers** in transaction mode, whose connection would keep the lock.
 /// - **No Galera or SQLite**: an error. Replicas do not share the lock.
-/// - **Names** hold in a database on PostgreSQL, and in the whole server elsewhere. PostgreSQL
-///   compares 64 bits of their digests.
+/// - **Names** are unique within a database on PostgreSQL, and within the whole server on MySQL and MariaDB.
+///   PostgreSQL compares only 64 bits of their digests.
 ///
 /// ```
 /// # async fn import() {}

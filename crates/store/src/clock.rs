@@ -4,7 +4,8 @@ use std::time::Duration;
 
 pub const YEAR: Duration = Duration::from_hours(365 * 24);
 
-/// The longest retention; longer ones are cut to it. The sum with any date still fits a column.
+/// The longest retention. Longer ones are cut to it, so that the sum of a date and a retention fits into a
+/// column.
 pub const FOREVER: Duration = Duration::from_hours(1000 * 365 * 24);
 
 /// Returns whole microseconds, the unit of the database; saturates.
@@ -14,7 +15,7 @@ pub fn micros(duration: Duration) -> i64 {
     i64::try_from(micros).unwrap_or(i64::MAX)
 }
 
-/// Returns the duration of microseconds; zero for a negative number.
+/// Converts a number of microseconds into a duration. A negative number becomes zero.
 pub fn duration(micros: i64) -> Duration {
     Duration::from_micros(u64::try_from(micros).unwrap_or(0))
 }

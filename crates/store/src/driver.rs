@@ -3,9 +3,9 @@
 //!
 //! Perennial uses the pools of sqlx 0.9 by itself. Another driver is a type that implements [`Driver`], in a
 //! crate of its own: [perennial-rusqlite](https://docs.rs/perennial-rusqlite) and
-//! [perennial-tokio-postgres](https://docs.rs/perennial-tokio-postgres) are two, and models for a third. A
-//! site takes it by `Perennial::with_pool`, as a [`Database`](crate::Database) is made [from](From) each
-//! driver:
+//! [perennial-tokio-postgres](https://docs.rs/perennial-tokio-postgres) are two, and models for a third. A site
+//! takes a driver in `Perennial::with_pool`, because a [`Database`](crate::Database) can be made [from](From)
+//! every driver:
 //!
 //! ```ignore
 //! impl From<MyPool> for perennial::sql::Database {
@@ -15,8 +15,9 @@
 //! }
 //! ```
 //!
-//! and a transaction of the application's, in which Perennial writes, by
-//! [`Connection::new`](crate::Connection::new), or by a conversion from a type of the driver's own:
+//! Where Perennial writes in one of the application's transactions, it takes the driver's connection. Wrap it
+//! by [`Connection::new`](crate::Connection::new), or let the driver's crate offer a conversion from its own
+//! type:
 //!
 //! ```ignore
 //! impl<'c> From<MyTransaction<'c>> for perennial::sql::Connection<'c> {
@@ -26,33 +27,34 @@
 //! }
 //! ```
 //!
-//! A driver, and an application that uses one, take Perennial without a database of its own, so that no sqlx is
-//! built, and no second SQLite:
+//! A driver, and an application that uses one, switch off Perennial's own database features, so that neither
+//! sqlx nor a second SQLite is built:
 //!
 //! ```toml
 //! perennial = { version = "0.1", default-features = false } # an application adds features = ["axum"]
 //! ```
 //!
 //! A driver decides nothing. The dialect, the statements, repetitions, time limits, and what an error code
-//! means are Perennial's. What a driver owes is this:
+//! means are Perennial's. A driver has to keep these rules:
 //!
 //! | rule | why |
 //! |---|---|
-//! | [`run`](DriverConnection::run) ends only after the server has answered the last statement of the text, with its rows, or has refused one; a value of a strange type does not end it earlier | a statement that is abandoned earlier may not have been committed |
-//! | a connection that was dropped is closed, and does not go back to its pool, as those of most pools do by themselves: take it out of the pool in `Drop` | it may be in a transaction, or hold a lock |
+//! | [`run`](DriverConnection::run) ends only after the server has answered the last statement of the text, with its rows, or has refused one; a value of an unexpected type does not end it earlier | a statement that is abandoned earlier may not have been committed |
+//! | a connection that is dropped is closed, and does not go back to its pool; with most pools, that means to take it out of the pool in `Drop` | it may be in a transaction, or hold a lock |
 //! | [`give_back`](PooledConnection::give_back) waits for the answer to a call that was dropped | the next user of the connection would read that answer |
-//! | an error has the code that the database sent, and says whether the connection broke | Perennial repeats what another statement was faster than, and what a broken connection may have lost |
-//! | nothing is repeated, and nothing is logged, nor by the library below, where that can be switched off for a call or a pool | a statement may be done twice, and its text may have a page in it |
+//! | an error has the code that the database sent, and says whether the connection broke | Perennial repeats statements that lost against a concurrent one, and those that a broken connection may have lost |
+//! | neither the driver nor the library below it repeats or logs anything, if that can be switched off for a call or a pool | a statement might be executed twice, and its text may contain a page |
 //!
-//! A transaction that is open on a connection which goes back is not the driver's business: Perennial guards
-//! each statement of its own against what somebody has left.
+//! A driver does not have to care about a transaction that is still open on a connection which goes back to the
+//! pool. Perennial guards each of its statements against the state in which somebody may have left the
+//! connection.
 //!
 //! What Perennial does with an error that is not the statement's own fault:
 //!
 //! | error | then |
 //! |---|---|
-//! | [`refused`](DriverError::refused), with a code that means that another statement was faster | the statement is repeated for up to two seconds |
-//! | [`broken`](DriverError::broken), or a code that means that the server is ending | it is repeated for a fifth of a second, if it may run twice, on another connection |
+//! | [`refused`](DriverError::refused), with a code that means that a concurrent statement came first | the statement is repeated for up to two seconds |
+//! | [`broken`](DriverError::broken), or a code that means that the server is shutting down | it is repeated for a fifth of a second, if it may run twice, on another connection |
 //! | [`late`](DriverError::late), [`unreachable`](DriverError::unreachable) | it has failed, and the site goes on from memory. While a site is being opened, it waits longer after `late` |
 //! | [`other`](DriverError::other) | it has failed |
 //!
@@ -71,8 +73,8 @@ pub type DriverFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, DriverError
 /// The future by which a connection goes back to its pool.
 pub type GiveBack = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The kind of a database, by the SQL and the error codes that it has. Which server it is, Perennial asks
-/// itself: MySQL or MariaDB, a single server or a node of a cluster.
+/// The kind of a database, which decides on the SQL and on the error codes. Perennial finds out by itself which
+/// server it talks to: MySQL or MariaDB, a single server or a node of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Engine {
@@ -129,8 +131,8 @@ pub trait Driver: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// A connection on which a statement can run: one of a pool, or one of the application's own, in whose
-/// transaction Perennial writes.
+/// A connection on which a statement can run. It comes from a pool, or it is one of the application's own, and
+/// Perennial writes in the transaction that the application has begun on it.
 pub trait DriverConnection: Send {
     /// Runs a text, and returns the rows and the counts of its last statement.
     ///
@@ -244,7 +246,7 @@ impl Row {
     ///
     /// # Errors
     ///
-    /// The row has no such column, or the value is no integer of 64 bits.
+    /// The row has no such column, or the value is not a 64-bit integer.
     pub fn int(&self, column: usize) -> Result<Option<i64>, DriverError> {
         let int = match self.value(column)? {
             Value::Null => return Ok(None),
@@ -264,7 +266,7 @@ impl Row {
     ///
     /// # Errors
     ///
-    /// The row has no such column, or the value is no text in UTF-8.
+    /// The row has no such column, or the value is not UTF-8 text.
     pub fn text(&self, column: usize) -> Result<Option<String>, DriverError> {
         match self.value(column)? {
             Value::Null => Ok(None),
@@ -281,7 +283,7 @@ impl Row {
     ///
     /// # Errors
     ///
-    /// The row has no such column, or the value has no bytes.
+    /// The row has no such column, or its type is neither bytes nor text.
     pub fn bytes(&self, column: usize) -> Result<Option<Bytes>, DriverError> {
         match self.value(column)? {
             Value::Null => Ok(None),
@@ -377,7 +379,7 @@ enum Kind {
 
 impl DriverError {
     /// The database has answered with this code and message: it has refused the statement or the connection, or
-    /// is ending the connection. What the code means is Perennial's to know.
+    /// is ending the connection. Perennial interprets the code.
     pub fn refused(
         code: ErrorCode,
         message: impl Into<String>,
@@ -387,7 +389,7 @@ impl DriverError {
         Self::new(Kind::Refused { code, message }, source)
     }
 
-    /// The connection broke without an answer. The statement may have been done or not.
+    /// The connection broke without an answer. The statement may or may not have been executed.
     pub fn broken(source: impl Into<BoxError>) -> Self {
         Self::new(Kind::Broken, source)
     }
@@ -397,12 +399,12 @@ impl DriverError {
         Self::new(Kind::Late, source)
     }
 
-    /// There is no connection: the pool is closed, or the database takes none. Nothing was done.
+    /// There is no connection: the pool is closed, or the database accepts none. Nothing was executed.
     pub fn unreachable(source: impl Into<BoxError>) -> Self {
         Self::new(Kind::Unreachable, source)
     }
 
-    /// The answer cannot be used: a value of another type, or a setting of the driver's that is wrong.
+    /// The answer cannot be used: a value has the wrong type, or the driver is set up wrongly.
     pub fn other(source: impl Into<BoxError>) -> Self {
         Self::new(Kind::Other, source)
     }
@@ -442,7 +444,7 @@ impl DriverError {
         matches!(self.kind, Kind::Late)
     }
 
-    /// Returns true for a server that takes no connection or ends it, and for a file that cannot be opened.
+    /// Returns true if the server accepts no connections or closes this one, and if a file cannot be opened.
     pub fn is_unreachable(&self) -> bool {
         match &self.kind {
             Kind::Broken | Kind::Late | Kind::Unreachable => true,

@@ -1,5 +1,5 @@
-//! The one error type of all crates. Its [`kind`](Error::kind) is what a program matches on; its message is
-//! for a person, and says what to do. The constructors stand here too, so that an error of one kind has one
+//! The one error type of all crates. Its [`kind`](Error::kind) is what a program matches on; its message is for
+//! a person, and says what to do. All constructors are here, so that an error of one kind always has the same
 //! wording.
 
 use std::{
@@ -107,7 +107,7 @@ impl Error {
         }))
     }
 
-    /// Returns the error of a database, whose kind follows from the cause.
+    /// Returns the error of a database. The kind of the error follows from the cause.
     pub fn database(message: impl Into<String>, source: impl Into<BoxError>) -> Self {
         let source = source.into();
         let kind = match source.downcast_ref::<Self>() {
@@ -123,7 +123,7 @@ impl Error {
         Self::caused(kind, message, source)
     }
 
-    /// Returns the error of an operation that was not tried, because the database has failed a moment ago.
+    /// Returns the error of an operation that was not attempted, because the database failed a moment ago.
     pub fn failed_recently(operation: &str) -> Self {
         let message = format!("{operation}: the database failed a moment ago");
         Self::with_message(ErrorKind::Failing, message)

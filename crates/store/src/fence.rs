@@ -27,7 +27,7 @@ pub struct Fence(pub i64);
 
 #[doc(hidden)]
 impl Fence {
-    /// In the place of the fence of a lock, or of a version, that is not there. Each fence is greater.
+    /// Stands for the fence of a lock or of a version that does not exist. Every real fence is greater.
     pub const NONE: Self = Self(0);
 
     /// Greater than each fence.
@@ -40,9 +40,10 @@ impl Fence {
 
     /// Returns the time at which the lease was acquired, in microseconds since 1970 by the database's clock.
     ///
-    /// A new fence is that time or, where this would not be greater than the fence before, that fence and
-    /// one. So the result is later than the acquisition only after the clock was set back, or where a lock
-    /// was acquired or broken more than once in one tick of the clock: a microsecond, on SQLite a millisecond.
+    /// A new fence is the time of the acquisition. If that would not be greater than the previous fence, the
+    /// new fence is the previous one plus one. The result is therefore later than the real time of the
+    /// acquisition in two cases: the clock was set back, or the lock was acquired or broken more than once in
+    /// one tick of the clock, which is a microsecond, or a millisecond on SQLite.
     pub fn acquired_at(self) -> i64 {
         self.0
     }

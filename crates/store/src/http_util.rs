@@ -1,6 +1,6 @@
-//! What the layers of several crates need of HTTP and what no library on our list has: problem bodies (RFC
-//! 9457), lists in headers, the host of a request, and the headers of one connection. It stands in this crate
-//! because it is the one that all of them share; it uses nothing of the store.
+//! HTTP code that the layers of several crates need: problem bodies (RFC 9457), lists in headers, the host of a
+//! request, and hop-by-hop headers. It is in this crate because all of those crates depend on it; it uses
+//! nothing of the store.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -75,8 +75,9 @@ pub fn host(uri: &Uri, headers: &HeaderMap) -> Option<Vec<u8>> {
     hosts(uri, headers).next().map(<[u8]>::to_ascii_lowercase)
 }
 
-/// Returns the host of a request, in lowercase. `None` means that the request names none, or several: many applications
-/// read `Host` alone, and would make a page of the one host that is stored for the other.
+/// Returns the host of a request, in lowercase. `None` means that the request names no host, or several hosts.
+/// With several, an application that reads `Host` alone would generate the page of one host, and it would be
+/// stored as the page of the other.
 pub fn only_host(uri: &Uri, headers: &HeaderMap) -> Option<Vec<u8>> {
     let mut hosts = hosts(uri, headers);
     let host = hosts.next()?;
@@ -107,8 +108,8 @@ pub fn members<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<I
     members.map(<[u8]>::trim_ascii)
 }
 
-/// Returns true if the headers have at most one of: the body's length, and the transfer coding
-/// `chunked`.
+/// Returns true if the headers describe the length of the body in at most one way: by `Content-Length`, or by
+/// the transfer coding `chunked`.
 pub fn is_well_framed(headers: &HeaderMap, body: &Bytes) -> bool {
     let length = body.len().to_string();
     let mut lengths = list(headers, &header::CONTENT_LENGTH).peekable();
@@ -118,7 +119,7 @@ pub fn is_well_framed(headers: &HeaderMap, body: &Bytes) -> bool {
         && codings.all(|coding| coding.eq_ignore_ascii_case("chunked"))
 }
 
-/// Removes the headers of one connection (RFC 9110 §7.6.1).
+/// Removes the hop-by-hop headers, which apply to one connection only (RFC 9110 §7.6.1).
 pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     let nominated: Vec<HeaderName> = list(headers, &header::CONNECTION)
         .filter_map(|name| name.parse().ok())

@@ -5,7 +5,8 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
-// From the entry points downward; `tests/structure.rs` fails if two modules use each other.
+// The modules are in the order of their dependencies, entry points first; `tests/structure.rs` fails if two
+// modules use each other.
 
 mod locks; // leases by name, and waiting
 

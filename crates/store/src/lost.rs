@@ -1,5 +1,6 @@
-//! Lost replies: operations that the database may carry out after their callers have given up. Their effect
-//! is undone several times in the following quarter of an hour, which is how long a message may be under way.
+//! Lost replies: operations that the database may execute after their callers have given up. Their effect is
+//! undone several times during the following quarter of an hour, because a message may stay in transit for that
+//! long.
 
 use std::sync::Arc;
 
@@ -41,7 +42,7 @@ impl LostReplies {
             for after in UNDO_AFTER {
                 sleep_until(lost + after).await;
                 let Some(undone) = undo() else { return };
-                // A failure is followed by the next time.
+                // If it fails, the next attempt of this loop follows.
                 undone.await;
             }
         };

@@ -1,6 +1,6 @@
-//! The names of locks and pages, and the form in which the database stores them: a name of any length and any
-//! characters fits a column of 255 bytes, by its beginning and a digest where it does not fit as it is
-//! ([`bounded`]).
+//! The names of locks and pages, and the form in which the database stores them. A name may have any length and
+//! any characters, and the column has 255 bytes. A name that does not fit is stored as its beginning and a
+//! digest ([`bounded`]).
 
 use std::{
     borrow::Cow,
@@ -18,7 +18,7 @@ use crate::words;
 pub const TABLE_PREFIX: &str = "perennial_";
 
 words! {
-    /// The kind of a lock, in the order of lists. Each kind has its own names.
+    /// The kind of a lock. Lists are sorted by it. Each kind has its own names.
     #[derive(PartialOrd, Ord)]
     pub enum LockKind("kind of a lock") {
         /// A lock of Perennial's own housekeeping.
@@ -71,7 +71,7 @@ impl LockName {
             .map(|part| part.as_ref().replace('%', "%25").replace('/', "%2F"))
             .collect();
         match &*parts {
-            // Not the name of a list with one empty part.
+            // This differs from the name of a list with one empty part.
             [] => Self::from("%"),
             parts => Self::from(parts.join("/")),
         }
@@ -202,7 +202,8 @@ pub fn acts(c: char) -> bool {
         || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
 }
 
-/// Returns a text with `\u{…}` for characters that [act](acts). HTML's escapes are the caller's task.
+/// Returns a text in which characters that would [act](acts) on a terminal are replaced by `\u{…}`. The caller
+/// has to escape it for HTML.
 pub fn visible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {

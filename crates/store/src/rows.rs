@@ -22,16 +22,17 @@ pub struct Probed {
 pub struct TryLockResult {
     /// The fence of the lease, or `None` if the lock was not taken.
     pub fence: Option<Fence>,
-    /// The statement was sent again, and the database may carry the first sending out later.
+    /// True if the statement was sent again. The database may still execute the first copy later.
     pub resent: bool,
 }
 
 /// The times after which [`PruneLocks`](crate::PruneLocks) removes locks.
 #[derive(Clone, Copy, Debug)]
 pub struct Unused {
-    /// The time since a lock without an owner was acquired, or since its cooldown ended.
+    /// A lock that nobody holds is removed when this time has passed since it was acquired or, if it has a
+    /// cooldown, since the cooldown ended.
     pub released: Duration,
-    /// The same, for a lock without a stored entry.
+    /// The same time, for a lock that has no stored entry.
     pub alone: Duration,
     /// The time since a lock with an owner expired.
     pub expired: Duration,
@@ -41,7 +42,8 @@ pub struct Unused {
 pub struct Pruned {
     /// The name of the last entry that this call has examined.
     pub last: String,
-    /// The smallest epoch of the entries that this call has examined and left; [`Epoch::MAX`] without any.
+    /// The smallest epoch of the entries that this call has examined and not removed. If there are none, it is
+    /// [`Epoch::MAX`].
     pub oldest: Epoch,
 }
 
@@ -49,7 +51,7 @@ pub struct Pruned {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessRow {
     pub name: String,
-    /// The time at which it was said, by the database's clock.
+    /// The time at which the figures were reported, by the database's clock.
     pub noted_at: SystemTime,
     /// The time since then.
     pub age: Duration,
@@ -59,13 +61,15 @@ pub struct ProcessRow {
 #[derive(Clone, Debug)]
 pub struct NewEntry {
     pub content: Response<Bytes>,
-    /// The fence of the stored entry that has the same content, which is then not sent.
+    /// If the new content is the same as that of a stored entry, the fence of that entry. The content is then
+    /// not sent to the database again.
     pub renews: Option<Fence>,
-    /// The latest epoch before the generation: later invalidations apply.
+    /// The latest epoch that was known before the generation began. Invalidations with a later epoch make the
+    /// entry stale.
     pub epoch: Epoch,
     pub interval: Duration,
     pub metadata: String,
-    /// The line about this generation, to stand before the stored history.
+    /// The line about this generation, which is put in front of the stored history.
     pub history: String,
     /// The shortest time until the entry may be pruned.
     pub retention: Duration,
@@ -81,8 +85,8 @@ impl NewEntry {
     }
 }
 
-/// Returns the size of a stored page, in bytes: of its headers and its body, and of the metadata, which
-/// have its key and its tags.
+/// Returns the size of a stored page in bytes: its headers, its body, and its metadata, which include its key
+/// and its tags.
 pub fn stored_size(content: &Response<Bytes>, metadata: &str) -> u64 {
     let headers = content.headers().iter();
     let headers = headers.map(|(name, value)| name.as_str().len() + value.len());
@@ -126,7 +130,8 @@ pub struct EntryRow {
 /// from now.
 #[derive(Clone, Copy, Debug)]
 pub struct Evictable {
-    /// The pages have replaced others, so that somebody has asked for them again.
+    /// True for pages that have replaced an older version. That shows that somebody asked for them again after
+    /// they were first stored.
     pub regenerated: bool,
     /// The begin of the span, excluded.
     pub after: i64,
@@ -134,10 +139,10 @@ pub struct Evictable {
     pub until: i64,
 }
 
-/// The order in which pages leave a full store: group after group, and in a group those first that have
-/// been stale for longest. A page that somebody asks for is regenerated soon after it is stale, so what
-/// has been stale for long is asked for by nobody, unless its regeneration fails: then its lock shows that
-/// somebody has tried.
+/// The order in which pages are evicted from a full store: group after group, and within a group those first
+/// that have been stale for the longest time. A page that visitors ask for is regenerated soon after it has
+/// become stale. A page that has been stale for long is therefore one that nobody asks for, unless its
+/// regeneration fails. In that case, its lock shows that somebody has tried.
 pub const EVICTION: [Evictable; 4] = [
     Evictable {
         regenerated: false,
@@ -161,8 +166,8 @@ pub const EVICTION: [Evictable; 4] = [
     },
 ];
 
-/// The time in which a page that is in use is visited, and so regenerated, after it became stale, in
-/// microseconds.
+/// The longest time that may pass, in microseconds, until a page that is in use has been regenerated after it
+/// became stale. A page that has been stale for longer counts as one that nobody visits.
 pub const VISITED_AGAIN: i64 = Duration::from_mins(10).as_micros() as i64;
 
 const ALWAYS: i64 = FOREVER.as_micros() as i64;
@@ -184,14 +189,14 @@ pub enum NameList {
 pub struct Listed {
     /// The pages, without those whose names cannot be read.
     pub rows: Vec<EntryRow>,
-    /// There may be more behind the last row.
+    /// True if there may be more pages after the last row.
     pub more: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     pub pages: u64,
-    /// The number of those whose interval is over.
+    /// The number of pages whose interval is over.
     pub stale: u64,
     pub bytes: u64,
 }
@@ -252,13 +257,13 @@ pub struct OutboxRow {
 pub struct Numbered {
     /// The numbered rows, and the epoch of each.
     pub rows: Vec<(OutboxRow, Epoch)>,
-    /// The ids of numbered rows that could not be removed.
+    /// The ids of the rows that were given an epoch, and could not be removed from the outbox afterwards.
     pub left: Vec<String>,
-    /// The rows that could not be numbered, and why.
+    /// The rows that could not be given an epoch, each with the error.
     pub failed: Vec<(OutboxRow, String)>,
 }
 
-/// What a sync learns of a page whose lease another process was seen to hold.
+/// What a sync reports about a page whose lease is held by another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerLeaseState {
     /// The fence of the stored version; [`Fence::NONE`] if there is none.

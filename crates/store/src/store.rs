@@ -43,8 +43,8 @@ struct Inner {
 }
 
 impl Store {
-    /// Creates a store. `limit` is the time limit of an operation, `patience` that of
-    /// [`patience`](Self::patience), and `hook` gets each event.
+    /// Creates a store. `limit` is the time limit of an operation, and `patience` is the limit for operations
+    /// that a request can do without (see [`patience`](Self::patience)). `hook` gets each event.
     pub fn new(
         backend: Box<dyn Backend>,
         limit: Duration,
@@ -119,8 +119,9 @@ impl Store {
         result
     }
 
-    /// Carries out an operation for a request that could be answered without it. While the database keeps
-    /// requests waiting until they fail, one request a second tries, and the others get an error at once.
+    /// Runs an operation for a request that could also be answered without the database. While the database
+    /// keeps requests waiting until they fail, only one request a second still tries the operation, and the
+    /// others get an error at once.
     pub async fn read<O: Operation>(&self, operation: O) -> Result<O::Answer, Error> {
         if let Some(tried) = &mut *locked(&self.0.unread) {
             let now = Instant::now();
@@ -173,7 +174,8 @@ impl Store {
 
     /// Records the outcome of an operation. Returns true if every operation works.
     fn record_outcome(&self, operation: &'static str, error: Option<&Error>) -> bool {
-        // Reported after the lock, as a subscriber may ask the site for its figures.
+        // Events are reported after the lock is released, because a subscriber may ask the site for its
+        // statistics.
         let (mut back, mut is_known) = (Vec::new(), false);
         let works = {
             let mut failing = locked(&self.0.failing);

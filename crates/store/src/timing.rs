@@ -80,12 +80,12 @@ pub const DEFAULT_LEASE: Duration = Duration::from_secs(15);
 /// The default time that an attempt waits for a named lock.
 pub(crate) const DEFAULT_LOCK_WAIT: Duration = Duration::from_secs(10);
 
-/// The time between two reads about a key that another process regenerates, and between two
-/// attempts while the database fails.
+/// The time between two reads of a key that another process is regenerating, and between two attempts while the
+/// database fails.
 pub const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The retention of a page that is stored while its layer is over its limit of keys; also that of a
-/// lock without a stored page.
+/// The retention of a page that is stored while its layer has more keys than its limit allows. A lock without a
+/// stored page is kept for as long.
 pub const BRIEF_RETENTION: Duration = Duration::from_hours(1);
 
 /// Runs an operation, and drops it after `limit`.
@@ -146,12 +146,12 @@ impl Backoff {
         }
     }
 
-    /// Creates the pauses between two tries for a lock.
+    /// Creates the pauses between two attempts to acquire a lock.
     pub const fn for_locks() -> Self {
         Self::new(LOCK_PAUSES).random()
     }
 
-    /// Randomises each pause between a half and the whole.
+    /// Makes each pause random, between half of its length and its full length.
     pub const fn random(mut self) -> Self {
         self.random = true;
         self
@@ -163,7 +163,7 @@ impl Backoff {
         self
     }
 
-    /// Ends after this time from now, with a last attempt.
+    /// Sets the time after which the pauses end. The last attempt is made at that time.
     pub fn limit(mut self, limit: Duration) -> Self {
         self.end = Instant::now().checked_add(limit);
         self

@@ -1,5 +1,5 @@
-//! The public [`Database`] of this crate: a site's database in memory, which a test can make fail, hang, lose
-//! replies, or move its clock.
+//! The public [`Database`] of this crate: a site's database in memory. A test can make it fail, hang or lose
+//! replies, and can move its clock.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -55,18 +55,19 @@ impl Database {
         builder.with_store(Box::new(self.clone()))
     }
 
-    /// Lets each call of a site to this database fail at once.
+    /// Makes every call of a site to this database fail at once.
     pub fn fail(&self) {
         self.set(Condition::Fails);
     }
 
-    /// Lets calls wait until another condition is set. A call that the site has given up by then is not carried out.
+    /// Lets calls wait until another state of the database is set. If the site has given up waiting for a call
+    /// by then, the call is not executed.
     pub fn hang(&self) {
         self.set(Condition::Hangs);
     }
 
-    /// Carries out each call after this delay, so that its answer is current. A call that the site has given up by
-    /// then is not carried out.
+    /// Carries out each call only when this delay has passed, so its answer shows the state at the end of the
+    /// delay. If the site has given up waiting for a call by then, the call is not executed.
     pub fn slow_down(&self, delay: Duration) {
         self.set(Condition::Slow(delay));
     }
@@ -76,7 +77,7 @@ impl Database {
         self.set(Condition::LosesReplies);
     }
 
-    /// Lets calls fail that write, as on a server that has become read-only.
+    /// Makes calls that write fail, as on a server that has become read-only.
     pub fn refuse_writes(&self) {
         self.set(Condition::RefusesWrites);
     }
@@ -154,7 +155,8 @@ impl fmt::Debug for Database {
 ///
 /// The clock is not paused: write `#[tokio::test(start_paused = true)]`.
 pub async fn advance(time: Duration) {
-    // Panics on a clock that runs, in place of a test that sleeps for days.
+    // This panics if the clock is not paused. Without it, the test would really sleep for the given time, which
+    // may be days.
     time::advance(Duration::ZERO).await;
     sleep(time).await;
 }

@@ -41,10 +41,10 @@
 //!
 //! Two sites on one database stand for two processes.
 //!
-//! Perennial measures time by Tokio's clock. [`advance`] moves the paused clock, and regenerations
-//! within that time have ended when it returns. When all tasks wait, also for sockets, the paused
-//! clock jumps to the next timer: a call to the application's own SQL pool may time out
-//! immediately. `std::time`, `chrono` and the `Date` header go by the machine's clock.
+//! Perennial measures time by Tokio's clock. [`advance`] moves the paused clock, and regenerations within that
+//! time have ended when it returns. When all tasks wait, even if only for a socket, the paused clock jumps to
+//! the next timer. A call to the application's own SQL pool may therefore time out immediately. `std::time`,
+//! `chrono` and the `Date` header follow the machine's clock.
 //!
 //! [`invalidate_in`](perennial::Perennial::invalidate_in), `purge_in`,
 //! [`database`](perennial::Perennial::database) and `Once::mark_in` return an error: for a test of

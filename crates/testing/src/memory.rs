@@ -79,7 +79,7 @@ impl Memory {
         variants.sum::<u64>() + rows.generations.get(key).copied().unwrap_or(0)
     }
 
-    /// Stores a page of this age, as by a publish in the past.
+    /// Stores a page of this age, as if it had been published in the past.
     pub fn fill(&self, key: &str, age: Duration, content: Response<Bytes>) {
         let generated = self.now(&locked(&self.rows)) - micros(age);
         let page = PageRow {
@@ -110,8 +110,8 @@ impl Memory {
         rows.apply(call, now)
     }
 
-    /// Returns the time by a process's clock that agrees with the store's, but for what the store's
-    /// was [moved](Self::move_clock).
+    /// Returns the wall-clock time of a process whose clock agrees with the store's. If the store's clock was
+    /// [moved](Self::move_clock), this one was not.
     pub fn simulated_wall_clock(&self) -> SystemTime {
         let start = Duration::from_micros(EPOCH.unsigned_abs());
         SystemTime::UNIX_EPOCH + start + self.start.elapsed()

@@ -1,5 +1,5 @@
-//! The compressed forms of a content. They are made once and shared by all versions with the same content, so
-//! that a renewal of a page's age does not compress it again.
+//! The compressed forms of the content of a page. They are made once and shared by all versions with the same
+//! content, so that a renewal of a page's age does not compress it again.
 
 use std::sync::{Arc, OnceLock};
 
@@ -68,7 +68,7 @@ impl Codings {
             Encoded::Pieces(pieces) => Made::Pieces(pieces.map(Arc::new)),
             Encoded::Nothing => Made::Pieces(None),
         };
-        // Only one task compresses a content, so the value is set once.
+        // Only one task compresses the same content, so the value is set once.
         let _ = self.made.set(made);
     }
 

@@ -1,4 +1,4 @@
-//! The content of a version in its representations.
+//! The content of a version: the page itself, and the forms in which it is sent.
 
 #[cfg(feature = "compression")]
 pub(crate) mod codings;

@@ -1,9 +1,10 @@
 //! The representations of a version (RFC 9110 §8): its content, plain or in a content coding, with everything
 //! that a hit needs prepared once.
 //!
-//! A hit copies one header map and fills a few places in it: to insert the same headers for each request would cost
-//! more than everything else that a hit does. So a [`Representation`] keeps the headers in the form of a hit alone, and
-//! makes those of the generated response from it for the few who ask.
+//! A hit copies one header map and fills a few places in it: to insert the same headers for each request would
+//! cost more than everything else that a hit does. So a [`Representation`] keeps the headers only in the form
+//! that a hit sends. The headers of the generated response are made from that form, for the few callers that
+//! ask for them.
 
 use std::{
     any::Any,
@@ -153,7 +154,7 @@ impl Page {
         if headers.contains_key(header::LAST_MODIFIED) {
             return None;
         }
-        // The tag of a hit is the content's own.
+        // The entity tag in the headers of a hit was made from the content, so equal tags mean equal content.
         let is_same = |before: &&Self| {
             before.status() == response.status()
                 && before.body.plain.hit.get(header::ETAG) == headers.get(header::ETAG)
@@ -170,8 +171,8 @@ impl Page {
             before.map(|before| before.seconds),
             dated_before.map(|date| date + 1),
         ];
-        // This is the latest date of all earlier versions, as the version before carries the latest one of
-        // those before it.
+        // `taken` is the latest date of all earlier versions, because each version's date is later than that of
+        // the version before it.
         let taken = taken.into_iter().flatten().max();
         Some(match taken {
             Some(taken) if seconds <= taken => LastModified {
@@ -365,7 +366,7 @@ impl Representation {
             status: head.status,
             body,
             age: handler_headers.get(header::AGE).cloned(),
-            // A copy has room for its headers alone, which saves a third.
+            // The clone is allocated for exactly these headers, which saves a third of the memory.
             hit: hit.clone(),
             places,
             weak_tag,
@@ -448,7 +449,7 @@ impl Representation {
         if cache_control {
             fill_next(of_hit.cache_control);
         }
-        // The generated tag stands directly behind the places, so that it is reached without a search.
+        // The generated tag comes directly after the other places, so that it is reached without a search.
         if of_hit.has_weak_tag {
             fill_next(self.weak_tag.as_ref());
         }
@@ -506,7 +507,7 @@ impl Representation {
             .hit
             .iter()
             .map(|(name, value)| name.as_str().len() + value.len());
-        // For each header, the map has a hash, links and an index beside the name and the value.
+        // For each header, the map has a hash, links and an index, in addition to the name and the value.
         let map = self.hit.len() * (size_of::<HeaderName>() + size_of::<HeaderValue>() + 40);
         let weak_tag = self.weak_tag.as_ref().map_or(0, HeaderValue::len);
         self.body.len() + lines.sum::<usize>() + map + weak_tag

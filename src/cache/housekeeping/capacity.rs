@@ -1,5 +1,5 @@
 //! Keeps the stored pages below the capacity of [`Builder::store_capacity`](crate::Builder::store_capacity).
-//! Pages go first that nobody has asked for since they became stale.
+//! The pages that are removed first are those that nobody has asked for since they became stale.
 
 use perennial_store::{Count, Error, Evict};
 

@@ -1,9 +1,9 @@
 //! How this process learns of the invalidations of others.
 //!
-//! [`InvalidationSync`] asks the store once a second, when a request comes ([`timeline`] decides when), and
-//! is the only one that adds to the [list](crate::cache::invalidation_list) what other processes have
-//! invalidated. `Outbox` gives epochs to the invalidations of committed transactions. Start with
-//! [`timeline`], and read `sync.rs` next.
+//! [`InvalidationSync`] asks the store when a request comes, at most once a second ([`timeline`] decides when).
+//! Nothing else adds the invalidations of other processes to the [list](crate::cache::invalidation_list).
+//! `Outbox` assigns epochs, the numbers that order invalidations, to what committed transactions have written.
+//! Start with [`timeline`], and read `sync.rs` next.
 
 mod author;
 mod outbox;

@@ -1,9 +1,10 @@
-//! Invalidations in transactions of the application's own (the outbox pattern).
+//! Invalidations in the application's own transactions (the outbox pattern).
 //!
-//! A transaction writes rows into the outbox, and every sync reads them. From then on the process honours
-//! them (see `invalidation_list`). This module numbers them, which means to give each name an epoch as any
-//! other invalidation has, and to remove the row. It does so after the sync, while nobody waits: in
-//! batches, of which each statement is a transaction of its own, past rows that the database refuses.
+//! A transaction writes rows into the outbox, and every sync reads them. From then on the process honours them
+//! (see `invalidation_list`). This module *numbers* the rows: it gives each name an epoch, like that of any
+//! other invalidation, and removes the row. That happens after the sync, while nobody waits for it, and in
+//! batches. Each statement is a transaction of its own, so a row that the database refuses does not hold up the
+//! others.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,5 +1,5 @@
 //! The sync: once a second, a request makes this process ask the store what other processes have invalidated,
-//! and how far the pages are that they regenerate.
+//! and whether the pages that they are regenerating are ready.
 //!
 //! The [timeline](super::timeline) decides when, and who waits. This module carries the decisions out. A sync
 //! is a task of its own, which any number of requests watch; it ends with its runtime, and a later request
@@ -135,8 +135,9 @@ impl InvalidationSync {
             let Some((attempt, until)) = self.on_request(now) else {
                 return;
             };
-            // Without an answer in time, the request is served from memory. After an answer the loop asks
-            // again whether that is recent enough: it may be the answer to a question of long ago.
+            // If there is no answer in time, the request is served from memory. After an answer, the loop
+            // checks whether that answer is recent enough, because it may belong to a sync that was sent long
+            // ago.
             let answer = tokio::time::timeout(until - now, attempt.ended()).await;
             let now = self.environment.now();
             self.state.lock().timeline.has_waited(now);
@@ -156,8 +157,8 @@ impl InvalidationSync {
             {
                 return Err(Error::failed_recently("sync"));
             }
-            // The runtime in which the attempt runs may stand still. After this time the attempt counts as
-            // dead, and `start_or_join` replaces it.
+            // The runtime in which the attempt runs may be stalled. After this time the attempt counts as dead,
+            // and `start_or_join` replaces it.
             if let Ok(ended) = tokio::time::timeout(self.silence(), attempt.ended()).await {
                 ended?;
             }
@@ -196,8 +197,8 @@ impl InvalidationSync {
             let (running, next) = {
                 let mut state = self.state.lock();
                 let running = state.running.clone();
-                // A sync has run since, and the epoch is still not known: there is no such invalidation, or
-                // the database fails.
+                // A sync has run since then, and the epoch is still unknown. So either there is no invalidation
+                // with this epoch, or the database fails.
                 if running.is_none() && state.timeline.has_started_since(arrived) {
                     break;
                 }
@@ -398,8 +399,8 @@ impl InvalidationSync {
         self.read_changes(progress).await?;
         if !list.is_complete() {
             list.decide_announcement();
-            // The process serves stored versions also without this write, so it waits for it no longer than
-            // for any other answer.
+            // The process can serve stored versions even if this write fails, so it waits for the write no
+            // longer than for any other answer.
             let announced = tokio::time::timeout(store.patience(), self.announce_revision());
             if let Ok(Ok(true)) = announced.await {
                 self.read_changes(progress).await?;
@@ -458,8 +459,8 @@ impl InvalidationSync {
                 caught_up = true;
             }
         }
-        // Rows that are not in the outbox any more have been numbered, and the batches above have had their
-        // epochs: each batch shows names and rows of one moment.
+        // Rows that are no longer in the outbox have been given epochs. The batches above have read these
+        // epochs, because each batch reads the names and the rows of one moment.
         list.retain_unnumbered(&unnumbered);
         Ok(())
     }
@@ -473,9 +474,9 @@ impl InvalidationSync {
         for names in [NameList::Revisions, NameList::Purged, NameList::Stale] {
             self.read_latest_names(names, latest, progress).await?;
         }
-        // A name that was pruned before it was read is in none of the lists. A purge of everything was stored
-        // in its place, and may be in a part of its list that was read before that, so it is asked for once
-        // more.
+        // A name that was pruned before it was read is missing in all lists. When it was pruned, a purge of
+        // everything was stored instead. That purge may have come into a part of the list that had been read
+        // before, so it is asked for once more.
         let until = store.call(PurgedUntil {}).await?;
         list.invalidate_all_before(NameList::Purged, until);
         list.mark_seen(latest);

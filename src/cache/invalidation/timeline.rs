@@ -12,11 +12,11 @@
 //!
 //! - Under steady traffic a sync starts each second and is answered before the next one is due, so nobody
 //!   waits.
-//! - The patience is counted from the first request that waits, and not for each request anew: an outage
-//!   costs the site one wait. It begins again after an answer to a question of less than 1.25 s ago. While
-//!   each answer takes longer than that, memory is served as in an outage.
-//! - It also begins again if no request has come for 1.25 s: the process may have been paused meanwhile,
-//!   and what it knows may be old, whatever it waited for before the pause.
+//! - The site's patience is counted from the first request that waits, and not for each request anew: an outage
+//!   costs the site one wait. The patience is restored when the database answers a sync that was sent less than
+//!   1.25 s ago. While each answer takes longer than that, memory is served as in an outage.
+//! - The patience is also restored if no request has come for 1.25 s: the process may have been paused
+//!   meanwhile, so that what it knows may be old, however long it had already waited before the pause.
 //! - A request of an author, who knows of an epoch that this process does not, may start a sync before it is
 //!   due, once a second.
 
@@ -195,7 +195,8 @@ mod tests {
         ] {
             assert_eq!(timeline.on_request(at(now), PATIENCE), expected, "{now}");
         }
-        // A failure changes nothing. An answer does: the next outage is waited for again.
+        // A failure changes nothing. An answer restores the patience, so that visitors wait again in the next
+        // outage.
         timeline.on_end(at(2900), false, at(2950));
         let silent = timeline.on_request(at(3000), PATIENCE);
         assert_eq!(

@@ -6,12 +6,14 @@
 //!
 //! A transaction of the application cannot give its invalidation an epoch, because epochs have to become
 //! visible in their order. It writes a row into the outbox instead, which is numbered after the commit, soon
-//! after a process first sees it. From that *sighting* on, the process honours the row without an epoch: it
-//! applies to versions whose generators may have begun before the commit. These are the process's own
-//! versions from before the sighting, and versions of other processes that do not know of a later epoch.
+//! after a process first sees it. From that *sighting* on, the process honours the row, although it has no
+//! epoch: the row applies to versions whose generators may have begun before the commit. These are the
+//! process's own versions from before the sighting, and versions of other processes that do not know of a later
+//! epoch.
 //!
-//! Invariants: epochs only grow; what the list says about a version never gets better; and where a process
-//! has forgotten names, because there were too many, it counts more versions as invalid, never fewer.
+//! Invariants: epochs only grow. Once the list has called a version invalidated or purged, it never calls it
+//! valid again. And if a process has forgotten names because there were too many, it counts too many versions
+//! as invalid, and never too few.
 
 mod names;
 
@@ -751,7 +753,8 @@ mod tests {
         let both = [("revision:1", 3), ("revision:2", 7)];
         let began = seen(&both);
         assert_eq!(pending(&began).as_deref(), Some("revision:1;7"));
-        // Until the name is stored, versions of others count as stale, and own ones do not.
+        // Until the name is stored, versions of other processes count as stale, and those of this process do
+        // not.
         let version = |revision| Metadata {
             revision,
             ..metadata(10, &[])

@@ -96,7 +96,7 @@ impl EntryFilter {
         self
     }
 
-    /// Continues the list where the page before ended: at its [`EntryPage::next`]. Default: at the first key.
+    /// Continues the list where the previous page ended, at its [`EntryPage::next`]. Default: at the first key.
     ///
     /// ```
     /// # use perennial::entries::{EntryFilter, EntryState};
@@ -189,8 +189,8 @@ words! {
 
 /// A stored resource, or a key in cooldown or hit-for-pass, without its content.
 ///
-/// As JSON, the fields have their names here, and times are numbers of seconds with `_s` behind the name: `age_s`,
-/// `interval_s`, `next_regeneration_s`, `remaining_s`.
+/// In JSON, the fields have the same names. Times are numbers of seconds, and their names end with `_s`:
+/// `age_s`, `interval_s`, `next_regeneration_s`, `remaining_s`.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Entry {
@@ -212,7 +212,7 @@ pub struct Entry {
     /// How long it is until a request would regenerate the page. Zero means that the next request does.
     #[serde(rename = "next_regeneration_s", serialize_with = "seconds")]
     pub next_regeneration: Duration,
-    /// How many bytes are stored: the body, the headers, and the metadata, which have the tags.
+    /// How many bytes are stored: the body, the headers, and the metadata, which include the tags.
     pub bytes: u64,
     /// The approximate size in memory, in bytes, or `None` if the version is not in memory.
     pub memory_bytes: Option<u64>,

@@ -52,8 +52,8 @@ pub struct Explanation {
     /// it](crate::event::Event::MissedInvalidation), as far as this process knows.
     #[serde(default)]
     pub missed_invalidation: Option<MissedInvalidation>,
-    /// What the page differs by for this visitor. It is there only if the operator has asked for the comparison
-    /// (`perennial explain --compare`), which runs the handler.
+    /// How the page would differ for this visitor. It is there only if the operator has asked for the
+    /// comparison (`perennial explain --compare`), which runs the handler.
     #[serde(default)]
     pub comparison: Option<Comparison>,
     /// The names of the request's credentials (`cookie`, `authorization`) that the handler does not see.
@@ -123,8 +123,8 @@ pub struct ExplainedCooldown {
     pub left: Duration,
     /// The number of failed generations in a row, as far as is known.
     pub failures: u32,
-    /// The error of the last one with its causes, at most 1,000 bytes of them; `None` means that another
-    /// process has it in its log.
+    /// The error of the last failure with its causes, cut to 1,000 bytes. `None` means that the failure
+    /// happened in another process, which has the error in its log.
     pub error: Option<String>,
 }
 

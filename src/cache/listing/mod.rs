@@ -1,4 +1,5 @@
-//! What the site shows of its pages: the list of entries, and explanations. It reads and changes nothing.
+//! What operators can see of a site's pages: the list of entries, and explanations of answers. This module only
+//! reads.
 
 pub(crate) mod entries;
 pub(crate) mod explain;

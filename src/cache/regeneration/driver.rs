@@ -169,8 +169,8 @@ impl Driver {
         if let Some(conclusion) = conclusion {
             self.conclude(conclusion);
         }
-        // The key is given free before the visitors are answered: one of them may come again at once, find
-        // the page invalidated, and start the next regeneration.
+        // The key is released before the visitors are answered: one of them may come back at once, find the
+        // page invalidated, and start the next regeneration.
         let visitors = if self.regeneration.is_releasing() {
             self.deregister(true)
         } else {
@@ -209,8 +209,8 @@ impl Driver {
             self.releasing = Some(sender);
         }
         drop(running);
-        // Dropped after the lock, as it may hold the last version of a content, whose value is the
-        // application's.
+        // Dropped after the lock is released: it may hold the last reference to a version, whose value belongs
+        // to the application.
         drop(watched);
         Some(progress)
     }
@@ -291,7 +291,8 @@ impl Driver {
                             "the stored version cannot be used, and is generated anew: its row is damaged, the type of its value has changed, \
                              or its page has a hole that this layer does not have"
                         );
-                        // No process keeps apart from what nobody can use.
+                        // A process keeps its version apart only if other code can use the stored one. Nobody
+                        // can use a damaged one.
                         version.age_unknown |= is_damaged;
                         Stored::Unreadable(version)
                     }

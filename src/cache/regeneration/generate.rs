@@ -85,7 +85,7 @@ impl Driver {
     pub(super) fn generate(&mut self, snapshot: Snapshot, reason: Reason) -> ActionFuture {
         let generator = self.work.as_mut().and_then(|work| work.run.take());
         let Some(generator) = generator else {
-            // The machine runs the generator at most once, so there is one here.
+            // The machine runs the generator at most once, so this branch is never taken.
             return Box::pin(std::future::pending());
         };
         assert_no_lock_is_held();
@@ -112,7 +112,7 @@ impl Driver {
         self.generator_begins(reason);
         let (regenerations, policy) = (Arc::clone(&self.regenerations), self.policy.clone());
         let environment = &regenerations.environment;
-        // Without a lease there is no time of the database's, and the process's clock has to do.
+        // Without a lease there is no time of the database to use, so the clock of the process has to do.
         let began = fence.map_or_else(|| environment.store.wall_clock(), Fence::acquired_at);
         Box::pin(async move {
             let (generated, inherited) = match (&mut task).await {

@@ -1,4 +1,4 @@
-//! The generator that a request brings along, in case that it has to start a regeneration.
+//! The generator that a request brings along, in case it has to start a regeneration.
 
 use std::{pin::Pin, sync::Arc};
 

@@ -2,10 +2,11 @@
 //!
 //! - [`machine`]: every decision about one regeneration, without I/O. **Start here.**
 //! - [`waiting`]: every decision about a visitor who waits for one, without I/O.
-//! - `driver`: carries out the actions of the machine, in one task for each regeneration. `generate` runs
-//!   the generator for it, and `report` tells the log.
+//! - `driver`: carries out the actions of the machine, in one task for each regeneration. `generate` runs the
+//!   generator for it, and `report` writes the log and the history.
 //! - `visit`: starts and joins regenerations, for a request that memory cannot answer.
-//! - `check`: searches the machine with two processes, a store and faults.
+//! - `check`: a model checker. It runs two machines against a model of the store, in every order of steps and
+//!   with bounded faults.
 //!
 //! [`Regenerations`] is the only owner of the list of running regenerations and of their permits.
 

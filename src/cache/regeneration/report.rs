@@ -1,5 +1,5 @@
-//! What the log, the subscribers and the history of a page get to know of its regeneration. It observes the
-//! driver and influences nothing.
+//! What is reported about a regeneration to the log, to the subscribers of events, and in the history of the
+//! page. This module observes the driver and influences nothing.
 
 use std::{
     sync::Arc,

@@ -1,5 +1,5 @@
-//! A visit: what a request does that memory cannot answer. It starts a regeneration or joins the running one,
-//! and waits for as long as [`Progress::wait`](super::waiting::Progress::wait) says.
+//! What happens to a request that memory cannot answer: a *visit*. It starts a regeneration or joins the
+//! running one, and waits for as long as [`Progress::wait`](super::waiting::Progress::wait) says.
 //!
 //! [`Regenerations::join`] is the only place at which a regeneration starts.
 
@@ -130,8 +130,8 @@ impl Regenerations {
         let run = parts::current();
         let inherited_permit = run.as_ref().and_then(|run| run.permit(self.site()));
         visitor.has_permit = inherited_permit.is_some();
-        // What is dropped at the end of this block is dropped after the lock: the last reference to a version
-        // drops a value of the application's.
+        // These two are declared before the lock is taken, so they are dropped after it is released. Dropping
+        // the last reference to a version drops a value of the application.
         let (entry, mut running);
         running = self.running.lock();
         if let Some(progress) = running.joinable.get(key) {
@@ -183,7 +183,7 @@ impl Regenerations {
         driver.started_by(run.and_then(|run| run.chain()), inherited_permit);
         match generate() {
             Ok(work) => driver.generates_by(work),
-            // Visitors who have joined meanwhile learn of it when the driver is dropped.
+            // Visitors who have joined this regeneration meanwhile are told when the driver is dropped.
             Err(why) => return Joined::Answered(Answer::Pass(why)),
         }
         let run = async move {

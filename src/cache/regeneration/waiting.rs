@@ -1,8 +1,9 @@
-//! How long a visitor waits for a regeneration, and for what: [`Progress`] is what the machine shows of it,
-//! and [`Progress::wait`] decides. It is a function of values, like the machine.
+//! How long a visitor waits for a regeneration, and for what. [`Progress`] is the state of a regeneration as
+//! visitors see it, and [`Progress::wait`] decides whether to keep waiting. It is a pure function, like the
+//! state machine.
 //!
-//! The promise that is kept here: while a version may be served, only the leader waits, and no longer than
-//! the policy's soft timeout.
+//! The promise that is kept here: while a version may be served, only the leader waits, and no longer than the
+//! policy's soft timeout.
 
 use std::{sync::Arc, time::Duration};
 
@@ -169,10 +170,10 @@ impl<B: Clone> Progress<B> {
             Freshness::Purged => restart(),
             // The leader gets what its own regeneration has come to, whatever that is.
             _ if waits_as_leader => answer(),
-            // The generator began before the epoch that the visitor has to see. One that began after the
-            // visitor's arrival is late enough, whatever was invalidated since: a part, and the author of a
-            // change without an epoch, accept no invalidated version, and would otherwise start again and
-            // again.
+            // The generator began before the epoch that the visitor has to see. A generator that began after
+            // the visitor's arrival is late enough, whatever has been invalidated since then. Without this
+            // rule, visitors who accept no invalidated version at all (parts, and authors of a change that has
+            // no epoch yet) would start one regeneration after the other.
             _ if version.is_invalidated_before(visitor.min_epoch, context.list)
                 && !version.began_after_arrival_of(visitor) =>
             {

@@ -1,4 +1,4 @@
-//! The functions that fill the holes of a layer, and the headers that have holes.
+//! The functions that fill the holes of a layer, and the templates of headers that contain holes.
 
 use std::{
     fmt,
@@ -162,7 +162,8 @@ impl Fillings {
                     Some(Ok((ended, text))) => {
                         self.fillings[ended] = text.map_or(Filling::None, Filling::Text);
                     }
-                    // The runtime is shutting down: a panic of the function has been caught.
+                    // The runtime is shutting down. It cannot be a panic of the function, because those are
+                    // caught.
                     Some(Err(_)) => {}
                     None => break,
                 }
@@ -275,7 +276,7 @@ impl HoleFunctions {
         }
         let mut fillings: Vec<_> = self.holes.iter().map(|_| Filling::None).collect();
         let mut running = None;
-        // Most pages have one, and need no list of what runs.
+        // Most pages have only one hole that has to be filled, and need no list of running functions.
         if wanted.is_power_of_two()
             && let place = wanted.trailing_zeros() as usize
             && !self.holes[place].is_streamed

@@ -1,7 +1,7 @@
-//! The marks that a handler writes into its body, and the cut that takes them out again.
+//! The marks that a handler writes into its body, and the code that cuts them out again.
 //!
-//! Invariant: only the generation that a mark was given out for knows its text, so nobody can forge one, and
-//! text of a visitor that looks like a mark stays what it is.
+//! Invariant: only the generation that a mark was given out for knows its text. So nobody can forge a mark, and
+//! if a visitor's text looks like one, it is not changed.
 
 use std::{
     fmt,
@@ -27,12 +27,12 @@ const DIGITS: usize = 3;
 /// The length of a mark: letters and digits alone, which no template engine escapes.
 pub(super) const MARK: usize = WORD.len() + 32 + DIGITS;
 
-/// The holes of the page that a handler writes, for marks: from the extensions of its request, or as an
-/// extractor of axum.
+/// The holes of the page that a handler writes. The handler gets it from the extensions of its request, or as
+/// an extractor of axum, and writes a *mark* wherever a hole belongs.
 ///
-/// A mark is a text that stands in the body in the place of a hole. The layer replaces it for each visitor by what
-/// the [function of the hole](crate::layer::RefreshLayer::hole) returns, whether it stores the page or
-/// passes it on. The text is another one for each generation: write it into the body as it is, and keep it nowhere.
+/// A mark is a text in the body that stands for the hole. For each visitor, the layer replaces it by what the
+/// [function of the hole](crate::layer::RefreshLayer::hole) returns, whether it stores the page or passes it
+/// on. The text differs from one generation to the next: write it into the body as it is, and keep it nowhere.
 ///
 /// ```
 /// # use axum::response::Html;
@@ -45,8 +45,8 @@ pub(super) const MARK: usize = WORD.len() + 32 + DIGITS;
 ///
 /// # Failures
 ///
-/// The generation of a page fails, and its log says why, if a hole is not declared on the layer, if a mark is not
-/// found in the body (it was changed, cut off or compressed), or if it stands in a header: see
+/// The generation of a page fails, and its log says why, if a hole is not declared on the layer, if a mark is
+/// not found in the body (it was changed, cut off or compressed), or if it is in a header: see
 /// [`header_with`](crate::layer::RefreshLayer::header_with).
 #[derive(Clone)]
 pub struct Holes(Arc<Given>);
@@ -122,8 +122,8 @@ impl Holes {
         self.mark(name, Escape::Json)
     }
 
-    /// Returns the mark of a hole whose filling is written as it is: the function makes HTML, and escapes what
-    /// is not its own.
+    /// Returns the mark of a hole whose filling is inserted into the page as HTML, without escaping. The hole's
+    /// function has to escape whatever comes from users.
     ///
     /// ```
     /// # fn f(holes: perennial::layer::Holes) -> String {

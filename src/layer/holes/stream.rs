@@ -1,4 +1,5 @@
-//! Bodies with the fillings of one visitor: of a stored page, and of a response that the handler itself gives.
+//! Bodies into which the holes of one visitor are filled while they are sent. There are two kinds: a stored
+//! page, and a response that the handler itself has given.
 
 use std::{
     collections::VecDeque,
@@ -57,13 +58,13 @@ impl<B> Filled<B> {
                 let digits = mark.get(self.holes.secret().len()..).unwrap_or_default();
                 match self.holes.of_digits(digits) {
                     Some(hole) => self.hole = Some(hole),
-                    // A mark that somebody has cut off shows nothing.
+                    // If somebody has cut off the end of a mark, nothing is shown in its place.
                     None => self.advance(),
                 }
             }
             return;
         }
-        // As much as may be the beginning of a mark.
+        // The last bytes are held back as long as they may be the beginning of a mark.
         let kept = if self.has_ended {
             0
         } else {

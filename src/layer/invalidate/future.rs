@@ -11,8 +11,8 @@ use tokio_util::either::Either;
 
 type Settled<B, E> = Pin<Box<dyn Future<Output = Result<Response<B>, E>> + Send>>;
 
-/// The future of an [`InvalidateService`](super::InvalidateService)'s response. That of a change ends when its tags are
-/// invalidated.
+/// The response future of an [`InvalidateService`](super::InvalidateService). After a change of data, it
+/// becomes ready only when the tags have been invalidated.
 pub struct InvalidateFuture<F, B, E>(Either<Pin<Box<F>>, Settled<B, E>>);
 
 impl<F, B, E> InvalidateFuture<F, B, E> {

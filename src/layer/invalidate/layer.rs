@@ -18,12 +18,13 @@ use crate::{cache::Cache, extensions::Tags};
 ///
 /// # Cancel safety
 ///
-/// If the client disconnects while the service runs, the given tags are invalidated, as the service may
-/// have changed something. So put authorization into an outer layer: otherwise any visitor can
-/// invalidate. Where only responses name the tags
-/// ([`invalidate_by_response_tags`](crate::Perennial::invalidate_by_response_tags)), the service runs in
-/// a task of its own, and on to its end: put a timeout inside of the layer. Tags of a response beside
-/// given ones are lost with the client; [`invalidate_in`](crate::Perennial::invalidate_in) loses none.
+/// If the client disconnects while the service runs, the given tags are invalidated, as the service may have
+/// changed something. So put authorization into an outer layer: otherwise any visitor can invalidate. Where
+/// only responses name the tags
+/// ([`invalidate_by_response_tags`](crate::Perennial::invalidate_by_response_tags)), the service runs in a task
+/// of its own, and on to its end: put a timeout inside of the layer. If a layer has tags of its own and the
+/// response names more, those of the response are lost when the client disconnects;
+/// [`invalidate_in`](crate::Perennial::invalidate_in) loses none.
 ///
 /// A shutdown waits for the running changes and their invalidations. A process that crashes between a
 /// change and its invalidation loses the invalidation; `invalidate_in` does not.

@@ -1,4 +1,4 @@
-//! Calls the inner service, and settles the [`Change`] that the request may be.
+//! Calls the inner service and, if the request is a change of data, sees to its invalidations as a [`Change`].
 
 use std::task::{Context, Poll};
 
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::extensions::Tags;
 
-/// A service whose changes invalidate tags, as [`InvalidateLayer`] describes.
+/// A service that invalidates tags after a successful change of data; see [`InvalidateLayer`].
 #[derive(Clone, Debug)]
 pub struct InvalidateService<S> {
     pub(super) inner: S,

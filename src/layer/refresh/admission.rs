@@ -1,8 +1,9 @@
 //! The limit on the number of keys that a layer stores. A visitor can invent any number of keys, and each
 //! would be a row, a lock and an entry in memory.
 //!
-//! Two sets of hashes count the keys of the last hour: those that were asked for once, and those that were
-//! asked for again. What a visitor invents and asks for once takes no room of the second kind.
+//! Two sets of hashes count the keys of the last hour: one has those that were asked for once, and the other
+//! one those that were asked for again. Keys that a visitor invents and asks for only once cannot fill the
+//! second set.
 
 use std::{collections::HashSet, hash::BuildHasher, sync::Mutex};
 
@@ -201,7 +202,7 @@ mod tests {
     #[test]
     fn keys_without_a_request_are_forgotten() {
         let admission = many(100);
-        // As long as keys are invented, none is stored that is asked for once.
+        // As long as somebody invents keys, a key that is asked for only once is not stored.
         for period in 1..5 {
             let invented = format!("late {period}");
             assert_eq!(

@@ -1,9 +1,10 @@
 //! Does a page depend on something that its key does not have? In development, and where an operator asks, the
 //! handler runs for a visitor's own request as well, and the two pages are compared.
 //!
-//! A page that differs by `Accept-Language`, by a cookie of the theme or by a header of a proxy is served to everybody
-//! in the form that the generator has made, and nobody sees why. The generator's request has none of these headers, so
-//! the layer cannot know. To run the handler with them, and again without one of them at a time, tells.
+//! A page may depend on `Accept-Language`, on a cookie with a theme, or on a header of a proxy. The generator's
+//! request has none of these headers, so everybody is served one form of such a page, and nobody sees why. The
+//! layer finds out by running the handler again with the visitor's headers, and then without each of them in
+//! turn.
 //!
 //! Nothing here is stored or served, and nothing is compared in production unless an operator asks by
 //! `perennial explain --compare`.

@@ -1,6 +1,6 @@
-//! The extensions of requests that a layer knows. An extension may identify its visitor, so a request with
-//! one that nobody has declared bypasses the cache. Extensions cannot be listed by type, so the layer
-//! compares numbers.
+//! The extensions of requests that a layer knows. An extension may identify its visitor, so a request with one
+//! that nobody has declared bypasses the cache. The extensions of a request cannot be listed by type, so the
+//! layer compares two counts: how many extensions there are, and how many of the known types are present.
 
 use std::any::{TypeId, type_name};
 
@@ -15,8 +15,9 @@ use crate::{generation::Generation, layer::Holes};
 /// The types of extensions that a layer knows: those of the router and of the server, Perennial's own, and those that
 /// the site or the layer has declared.
 ///
-/// No type is in the list twice. [`knows`](Self::knows) compares how many of the known types a request has with how
-/// many extensions it has, so a type that counted twice would hide one that is not known.
+/// No type is in the list twice. [`knows`](Self::knows) counts the extensions of a request that are of a known
+/// type, and compares the count with the number of all its extensions. If a type counted twice, an extension of
+/// an unknown type would go unnoticed.
 #[derive(Clone, Debug)]
 pub struct KnownTypes(Vec<KnownType>);
 
@@ -35,7 +36,7 @@ struct KnownType {
 impl KnownType {
     fn new<T: Clone + Send + Sync + 'static>(shared: bool) -> Self {
         let share: fn(&Extensions, &mut Extensions) = |visitor, generator| {
-            // Extensions that the routing adds are the generator's request's own already.
+            // Extensions that the routing adds are already part of the generator's request.
             if let (Some(extension), None) = (visitor.get::<T>(), generator.get::<T>()) {
                 generator.insert(extension.clone());
             }

@@ -1,7 +1,7 @@
-//! The last step of a layer with holes: its response gets what belongs to the visitor alone.
+//! The last step of a layer with holes: it puts what belongs to one visitor into the response.
 //!
-//! A stored page comes as [`Unfilled`]. A response of the service itself has marks, for which its request was given
-//! [`Holes`] of its own.
+//! A stored page arrives as [`Unfilled`], with the places of its holes. If the service itself has answered, the
+//! body contains marks instead, because the request was given [`Holes`] of its own.
 
 use std::sync::Arc;
 
@@ -81,8 +81,8 @@ impl RefreshLayer {
         match sender {
             Sender::Visitor => {}
             Sender::Generator if holes.may_have_marks() => {
-                // The outer layer, which cannot cut these marks, stores nothing of it, and asks again for each
-                // visitor.
+                // The outer layer cannot cut these marks out, so it does not store the response. It asks the
+                // inner layer again for each visitor.
                 outgoing::personal(response.headers_mut());
                 return response;
             }
@@ -159,7 +159,8 @@ impl RefreshLayer {
         parts: Parts,
         holes: Holes,
     ) -> Response<ResponseBody<B>> {
-        // The visitor's own `Holes` is one; every other is the handler's, or its body's.
+        // The request itself holds one copy of `Holes`. Every further copy belongs to the handler or to its
+        // body.
         let has_marks = holes.may_have_marks();
         if let Some(mistake) = has_marks
             .then(|| holes.mistake(response.headers()))

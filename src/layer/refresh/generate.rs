@@ -1,5 +1,5 @@
-//! One call of the inner service as a generator: from the generator's request to content, a bypass or a
-//! failure. The caller runs it in a task of its own, under a lease.
+//! Calls the inner service once as a generator. The result is content, a bypass or a failure. The caller runs
+//! it in a task of its own, under a lease.
 
 use std::sync::{Arc, Weak};
 
@@ -49,7 +49,7 @@ where
         generating.run = parts::current().map_or_else(Weak::new, |run| Arc::downgrade(&run));
     }
     let failed = |error: BoxError, response| {
-        // axum's answer to a handler that asks for an extension which is not there says so.
+        // axum answers with such an error if a handler asks for an extension that is missing.
         let names_one = error.to_string().contains("extension");
         let error = match &*missed {
             names if !names.is_empty() && names_one => {
@@ -78,7 +78,7 @@ where
         generation.refresh_after(*age);
     }
     if let Some(ExpireAfter(left)) = head.extensions.get() {
-        // From now on, and not from when the body is read and stored.
+        // The time counts from now, and not from the moment at which the body has been read and stored.
         generation.expire_after(*left);
     }
     if head.status == StatusCode::METHOD_NOT_ALLOWED {
@@ -165,7 +165,8 @@ where
     let has_holes = places.is_some();
     let mut response = stored::storable(&head, body);
     if let Some(places) = places {
-        // A tag of the pieces would name none of the bodies that are sent, nor would their length.
+        // The body here has no fillings. An entity tag or a length made of it would not match any body that is
+        // sent.
         stored::invalidate(&mut response);
         response.extensions_mut().insert(Arc::new(places));
     }

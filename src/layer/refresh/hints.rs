@@ -1,5 +1,5 @@
-//! Warnings about a layer that is used in a way that its author probably does not want. Each is logged once
-//! for a layer, and says what to write instead.
+//! Warnings about a layer that is probably not used as the application's author meant. Each warning is logged
+//! once per layer, and says what to write instead.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 

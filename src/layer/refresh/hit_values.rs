@@ -1,5 +1,5 @@
-//! The values of the headers that Perennial adds to a stored response. Many versions have the same age in a
-//! second, so each thread keeps the values that it has made, and a hit mostly finds them.
+//! The values of the headers that Perennial adds to a stored response. Within one second, many pages have the
+//! same `Age`, so each thread keeps the values that it has made, and most hits find theirs there.
 
 use std::{
     cell::RefCell,

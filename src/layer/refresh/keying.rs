@@ -1,8 +1,8 @@
-//! Which parts of a request make its key: [`Key`] is the setting, and [`Resource`] what it yields for one
-//! request.
+//! Which parts of a request form its key. [`Key`] is the setting, and [`Resource`] is the key of one request
+//! with all that belongs to it.
 //!
-//! Invariant: what is not in the key is not in the generator's request either, so that no visitor's part of a
-//! request gets into another one's page.
+//! Invariant: what is not in the key is not in the generator's request either, so nothing that is specific to
+//! one visitor gets into a page that others see.
 
 use std::{borrow::Cow, fmt, sync::Arc};
 
@@ -61,7 +61,7 @@ mod sealed {
     }
 }
 
-// Otherwise the compiler would say that the type is no iterator.
+// Without this attribute, the compiler would say that the type is not an iterator.
 #[diagnostic::do_not_recommend]
 impl<P, N: AsRef<str>, V: AsRef<str>> IntoPairs for P where P: IntoIterator<Item = (N, V)> {}
 
@@ -123,13 +123,14 @@ impl Key {
     /// Returns a key of the path and of named values that the function derives from a request,
     /// which the generator sees as the query. `None` lets the request bypass the cache.
     ///
-    /// In the example, the key of `/prices` for a visitor from Germany is `/prices?currency=EUR`.
-    /// The response has no `Vary` for what the function reads. The function takes the place of the query, so the key has
-    /// of the query only what the function returns. A request that bypasses the cache reaches the service with
-    /// its own query.
+    /// In the example, the key of `/prices` for a visitor from Germany is `/prices?currency=EUR`. The response
+    /// has no `Vary` for what the function reads. The pairs that the function returns replace the request's
+    /// query: a parameter that the function does not return is not part of the key. A request that bypasses the
+    /// cache reaches the service with its own query.
     ///
-    /// The function can read extensions of the request, such as a tenant that an outer middleware has found out. Declare
-    /// such an extension by [`share_extension`](crate::layer::RefreshLayer::share_extension).
+    /// The function can read extensions of the request, such as a tenant that an outer middleware has
+    /// determined. Declare such an extension by
+    /// [`share_extension`](crate::layer::RefreshLayer::share_extension).
     ///
     /// ```
     /// # fn f(layer: perennial::layer::RefreshLayer) {
@@ -178,7 +179,7 @@ impl Key {
     ///
     /// # Panics
     ///
-    /// Panics for a key by [`name`](Self::name) or by a [function](Self::by).
+    /// Panics if the key was created by [`name`](Self::name) or by [`by`](Self::by).
     pub fn query(mut self, names: impl IntoNames) -> Self {
         assert!(
             matches!(self.base, Base::Uri(_)),
@@ -189,9 +190,9 @@ impl Key {
         self
     }
 
-    /// Returns a key of the path and the whole query, of which the handler sees the query exactly as it was sent. By
-    /// default it sees the parameters sorted by name and in one percent-encoding, so that two spellings of one query are
-    /// one page.
+    /// Returns a key that consists of the path and the whole query, exactly as the query was sent. The handler
+    /// sees the query in that form, too. By default, Perennial sorts the parameters by name and normalises
+    /// their percent-encoding, so that two spellings of one query are one page.
     ///
     /// Use this where the order or the spelling of the query matters: for signed URLs, whose signature the handler
     /// checks, and where one parameter is repeated in an order that counts. Each spelling is a page of its own. An
@@ -209,8 +210,8 @@ impl Key {
         }
     }
 
-    /// Adds a header to the key, and to the response's `Vary`. Let an outer middleware reduce the
-    /// values to a few.
+    /// Adds a header to the key, and to the response's `Vary`. Each value of the header is stored as a page of
+    /// its own, so let a middleware outside of the layer reduce the many values that browsers send to a few.
     ///
     /// ```
     /// # use perennial::Key;
@@ -310,7 +311,7 @@ impl Key {
                 let sent = parts.uri.query().unwrap_or_default();
                 let is_normal =
                     key.split('#').next()?.split_once('?').map_or("", |it| it.1) == sent;
-                // What stands behind a `#` tells variants of one page apart.
+                // The text after a `#` distinguishes variants of one page.
                 if is_normal {
                     key
                 } else {

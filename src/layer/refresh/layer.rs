@@ -224,10 +224,10 @@ impl RefreshLayer {
     /// Limits the keys that the layer stores, so that invented ones do not fill the database.
     /// Default: 10,000.
     ///
-    /// Each process remembers the requested keys that its memory had no version of, for half an
-    /// hour to an hour. It stores up to this many that were requested once, and up to this many
-    /// that were requested again. The service itself answers requests for further keys, with a
-    /// warning once a minute; for an hour after that, each new key is stored only at its second
+    /// Each process counts the keys that were requested while its memory had no version of them, and forgets
+    /// each after half an hour to an hour. The layer stores up to this many keys that were requested once, and
+    /// as many again that were requested more than once. Above that, the service itself answers, and the log
+    /// has a warning at most once a minute. For an hour after that, a new key is stored only at its second
     /// request.
     ///
     /// ```
@@ -242,10 +242,11 @@ impl RefreshLayer {
 
     /// Invalidates the pages that a successful unsafe request names (RFC 9111 §4.4). Default: none.
     ///
-    /// When the service answers a method that is not safe (as GET, HEAD, OPTIONS, QUERY, TRACE and WebDAV's
-    /// PROPFIND, REPORT and SEARCH are) by 2xx or 3xx, the layer [invalidates](crate::Perennial::invalidate)
-    /// the request's own URI, and the URIs of the same host in `Location` and `Content-Location`; with
-    /// [`Key::name`](crate::Key::name) and [`Key::by`](crate::Key::by), only the request's own key.
+    /// When the service answers an unsafe method with 2xx or 3xx, the layer
+    /// [invalidates](crate::Perennial::invalidate) the request's own URI, and the URIs of the same host in
+    /// `Location` and `Content-Location`. With [`Key::name`](crate::Key::name) and [`Key::by`](crate::Key::by),
+    /// it invalidates only the request's own key. GET, HEAD, OPTIONS, QUERY, TRACE and WebDAV's PROPFIND,
+    /// REPORT and SEARCH are safe, and all other methods are unsafe.
     ///
     /// ```
     /// # use axum::{Router, routing::get};
@@ -267,11 +268,11 @@ impl RefreshLayer {
     /// Declares a hole: a spot of the page that differs for each visitor, in a page that is generated once for all
     /// of them.
     ///
-    /// The handler writes a mark into the page where the hole is ([`Holes`](crate::layer::Holes)), and runs once.
-    /// The function runs for each visitor, beside the stored page, and gets the visitor's request with its headers
-    /// and extensions. It returns the text for the spot, or a `Result` with one
-    /// ([`IntoFilling`](crate::layer::IntoFilling)). The [guide](crate::guide::holes) has recipes for a greeting, a
-    /// cart, a CSRF token and a nonce.
+    /// The handler writes a mark into the page where the hole is ([`Holes`](crate::layer::Holes)), and runs
+    /// once. The function runs once for each visitor, when the stored page is served. It gets the visitor's
+    /// request with its headers and extensions, and returns the text for the spot, or a `Result` with one
+    /// ([`IntoFilling`](crate::layer::IntoFilling)). The [guide](crate::guide::holes) has recipes for a
+    /// greeting, a cart, a CSRF token and a nonce.
     ///
     /// ```
     /// # use axum::{Router, routing::get, response::Html};
@@ -295,10 +296,11 @@ impl RefreshLayer {
     /// ```
     ///
     /// All functions of a page run at the same time, inside of the visitor's own call and before the response
-    /// begins. So a session or a cookie that a function changes is stored by the middleware around the layer, and a
-    /// [header](Self::header_with) can have what a function returns. A function has 5 seconds for its work, and 64 KiB
-    /// for its text. If it fails, panics or takes longer, its spot stays empty and the log says so, at most once a
-    /// minute. [`hole_or`](Self::hole_or) shows something else in that case.
+    /// begins. So if a function changes a session or a cookie, the middleware around the layer stores that
+    /// change. What a function returns can also be used in a [header](Self::header_with). A function has 5
+    /// seconds for its work, and 64 KiB for its text. If it fails, panics or takes longer, its spot stays empty
+    /// and the log says so, at most once a minute. [`hole_or`](Self::hole_or) shows something else in that
+    /// case.
     ///
     /// A filled page belongs to its visitor: it has `Cache-Control: private, no-cache`, and no entity tag, date,
     /// length or ranges of the stored page. No content delivery network and no outer layer of the site stores it.
@@ -349,8 +351,9 @@ impl RefreshLayer {
         self.declare_hole(name, Some(fallback.into()), false, function)
     }
 
-    /// Declares a [hole](Self::hole) whose function gets one extension of the visitor's request, and that the
-    /// handler of the page does not need this extension ([`ignore_extension`](Self::ignore_extension)).
+    /// Declares a [hole](Self::hole) whose function gets one extension of the visitor's request. This also
+    /// declares that the handler of the page does not need the extension, as
+    /// [`ignore_extension`](Self::ignore_extension) does.
     ///
     /// This is what most holes need: a middleware outside of the layer has put a session or a user into the
     /// request. The function gets `None` if the request has no such extension.
@@ -384,16 +387,16 @@ impl RefreshLayer {
             .declare_hole(name, None, false, function)
     }
 
-    /// Declares a [hole](Self::hole) whose function takes its time: the visitor gets the page up to the hole at
-    /// once, and the rest of it when the function has ended.
+    /// Declares a [hole](Self::hole) whose function is slow: the visitor gets the page up to the hole at once,
+    /// and the rest of it when the function has ended.
     ///
     /// Use this for what is slow and far down on the page, such as recommendations. The function has 30 seconds; it
     /// shows `fallback` if it fails, because the response has begun by then.
     ///
-    /// The function runs in a task of its own, for which the middleware around the layer does not wait, and which is
-    /// cancelled when the visitor leaves. So do not rely on what it changes in a session or in the cookies of the
-    /// response: **it may be lost**. No header can have its filling. A page with such a hole is sent in chunks and
-    /// without compression.
+    /// The function runs in a task of its own, for which the middleware around the layer does not wait, and
+    /// which is cancelled when the visitor leaves. So do not rely on what it changes in a session or in the
+    /// cookies of the response: **it may be lost**. What the function returns cannot be used in a header. A
+    /// page with such a hole is sent in chunks and without compression.
     ///
     /// ```
     /// # use http::request::Parts;
@@ -432,8 +435,8 @@ impl RefreshLayer {
         self
     }
 
-    /// Adds a header with [holes](Self::hole) to each response, in the place of one of the same name. The nonce of
-    /// a Content-Security-Policy is such a hole, which stands in the page, too.
+    /// Adds a header with [holes](Self::hole) to each response. It replaces a header of the same name. Use it
+    /// for a nonce: the hole appears in the Content-Security-Policy and in the page.
     ///
     /// ```
     /// # fn f(layer: perennial::layer::RefreshLayer) {
@@ -445,14 +448,14 @@ impl RefreshLayer {
     /// # }
     /// ```
     ///
-    /// In a header, a filling consists of letters, digits and `+/=-_.~`. The header is never sent without its filling:
-    /// if the function fails and has no fallback, or returns other characters, the visitor gets a 500 in the place
-    /// of the page.
+    /// In a header, a filling consists of letters, digits and `+/=-_.~`. The header is never sent without its
+    /// filling: if the function fails and has no fallback, or returns other characters, the visitor gets a 500
+    /// instead of the page.
     ///
     /// # Panics
     ///
-    /// Panics if a brace of the template lacks its other one, or if it names a hole that is not declared before it or
-    /// that is [streamed](Self::streamed_hole).
+    /// Panics if the braces of the template are unbalanced, or if the template names a hole that is not
+    /// declared before it or that is [streamed](Self::streamed_hole).
     pub fn header_with(mut self, name: HeaderName, template: &str) -> Self {
         Arc::make_mut(&mut self.holes).declare_header(name, template);
         self
@@ -472,16 +475,17 @@ impl RefreshLayer {
         self
     }
 
-    /// Stores a response only if the function returns `true` for its head. Of several functions, each has to.
+    /// Stores a response only if the function returns `true` for its head. If you call this several times, all
+    /// functions have to return `true`.
     ///
-    /// Use it where the handler's response does not say by its headers that it is not worth storing: an empty search
-    /// result, an error page with the status 200. The function does not see the body: a handler that decides by it sets a
-    /// header of its own, and tells the function by that. A response that is not stored is one visitor's own, as after
-    /// [`bypass_if`](Self::bypass_if), and the stored page, if there is one, is removed. A handler that wants to keep it
-    /// answers with a status of 500 to 599. As the response is there only after the generator has run, the first such
-    /// request runs the service twice; then the service itself answers the requests for the policy's
-    /// [`cooldown`](crate::Refresh::cooldown).
-    /// [`bypass_if`](Self::bypass_if) looks at the request, and costs nothing of the kind.
+    /// Use it where the handler's response does not say by its headers that it is not worth storing: an empty
+    /// search result, an error page with the status 200. The function does not see the body. If the decision
+    /// depends on the body, let the handler set a header of its own, and let the function read that. A response
+    /// that is not stored is one visitor's own, as after [`bypass_if`](Self::bypass_if), and the stored page,
+    /// if there is one, is removed. A handler that wants to keep it answers with a status of 500 to 599. As the
+    /// response is there only after the generator has run, the first such request runs the service twice; then
+    /// the service itself answers the requests for the policy's [`cooldown`](crate::Refresh::cooldown). If the
+    /// request alone can decide, use [`bypass_if`](Self::bypass_if), which does not run the service twice.
     ///
     /// ```
     /// # fn f(layer: perennial::layer::RefreshLayer) {
@@ -499,10 +503,11 @@ impl RefreshLayer {
     /// Sends the tags of each page in a header, so that a content delivery network in front of the site can be purged by
     /// tag, and not only by URL. Default: no such header.
     ///
-    /// The header has all tags by which the page can be invalidated: those of the layer, of the handler and of the
-    /// parts. In a tag, characters outside of visible ASCII, commas and `%` are percent-encoded; send the same form to
-    /// the network's API, which [`CdnTags::encode`] returns. A page with more than 256 tags and parts, which any
-    /// invalidation makes stale, has no header, and no page has one of more than 16 KiB.
+    /// The header has all tags by which the page can be invalidated: those of the layer, of the handler and of
+    /// the parts. In a tag, commas, `%` and characters outside of visible ASCII are percent-encoded. Send tags
+    /// to the network's API in the same form; [`CdnTags::encode`] returns it. A page gets no such header if it
+    /// has more than 256 tags and parts (any invalidation makes such a page stale), or if the header would be
+    /// longer than 16 KiB.
     ///
     /// Perennial does not call the network: the guide's chapter on
     /// [operating](crate::guide::operating#a-cdn-in-front) has a task that does.
@@ -537,11 +542,12 @@ impl RefreshLayer {
         self
     }
 
-    /// Sets the response for visitors who have waited for a first version in vain, or who come in the cooldown after a
-    /// failure without an old version. Default: a 503 with `Retry-After`, whose text says when to try again.
+    /// Sets the response for visitors who cannot get any version: they have waited for a first version in vain,
+    /// or the last generation has failed, its cooldown is not over, and there is no old version. Default: a 503
+    /// with `Retry-After`, whose text says when to try again.
     ///
-    /// The function gets the time after which another try may succeed. The status should be a 503, or another one that
-    /// no cache stores; `Retry-After` and `Cache-Control: no-store` are added where they are missing.
+    /// The function gets the time after which another try may succeed. The status should be 503, or another one
+    /// that no cache stores. If `Retry-After` or `Cache-Control: no-store` is missing, the layer adds it.
     ///
     /// ```
     /// # use http::{Response, StatusCode, header};

@@ -116,7 +116,7 @@ pub(super) fn shorten<B>(
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_RANGE, ascii(content_range));
     headers.insert(header::CONTENT_LENGTH, HeaderValue::from(part.len()));
-    // Parts are combined by a strong tag (§15.3.7.3), which the client has if it accepts a coding.
+    // A client combines parts by a strong tag (§15.3.7.3). A client that accepts a coding has one.
     if let Some(tag) = stored.hit.get(header::ETAG) {
         headers.insert(header::ETAG, tag.clone());
     }

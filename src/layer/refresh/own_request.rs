@@ -1,5 +1,6 @@
-//! Requests that the application sends through its own router, by `warm`, `regenerate` and `explain`. An
-//! extension tells them from visitors' requests, and takes the layers' answers.
+//! Requests that the application sends through its own router, by `warm`, `regenerate` and `explain`. They
+//! carry an extension that distinguishes them from visitors' requests. Through it, the layers also report their
+//! answers.
 
 use std::{
     sync::{

@@ -1,8 +1,8 @@
 //! From a visitor's request to its resource, or to the reason for a bypass; and from a resource to the
 //! generator's request.
 //!
-//! Invariant: the generator's request is built from the key, and never from the visitor's request, so that
-//! nothing of a visitor gets into a page but what the key and the shared extensions have.
+//! Invariant: the generator's request is built from the key, and never from the visitor's request. So a page
+//! can contain nothing of a visitor except what is in the key and in the shared extensions.
 
 use std::{
     borrow::Cow,

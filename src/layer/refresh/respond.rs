@@ -201,8 +201,8 @@ impl RefreshLayer {
             let since = Duration::from_secs(hit.ttl.unsigned_abs());
             self.cache.observer().stale(since);
         }
-        // An outer layer may compress the page for this request. Then its bytes are others, and a
-        // strong tag would name both (RFC 9110 §8.8.1).
+        // An outer layer may compress the page for this request. Its bytes are then different, and one strong
+        // tag would stand for both bodies (RFC 9110 §8.8.1).
         let traits = RequestTraits::of(&parts.headers);
         let has_weak_tag = traits.accepts_coding && representation.weak_tag.is_some();
         // A younger version may be replaced by another one of the same date.
@@ -317,7 +317,8 @@ impl RefreshLayer {
         let unfilled = Unfilled {
             body: representation.body.clone(),
             holes: Arc::clone(holes),
-            // What is streamed comes one by one, and has no place among pieces whose checksums are known.
+            // A streamed filling arrives later, and on its own. It does not fit between pieces whose checksums
+            // are known.
             #[cfg(feature = "compression")]
             pieces: if self.holes.stream_any_of(&holes.names) {
                 None
@@ -343,7 +344,7 @@ impl RefreshLayer {
         let how = Handling::Hit { ttl: hit.ttl };
         self.served(how, OwnRequest::of(&parts.extensions));
         if version.page.holes().is_some() {
-            // The outer layer stores nothing of it, and asks again for each visitor.
+            // The outer layer does not store this response, and asks the inner layer again for each visitor.
             let mut response = Response::new(ResponseBody::none());
             outgoing::personal(response.headers_mut());
             return response;

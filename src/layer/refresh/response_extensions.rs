@@ -14,7 +14,7 @@ const KNOWN_RESPONSE_EXTENSIONS: [&str; 7] = [
     "axum::extract::matched_path::MatchedPath",
     "axum::extract::nested_path::NestedPath",
     "axum::extract::original_uri::OriginalUri",
-    // The connection by which a proxy got the response.
+    // The connection over which a proxy got the response.
     "hyper_util::client::legacy::connect::http::HttpInfo",
     // The text after the status code in HTTP/1.
     "hyper::ext::h1_reason_phrase::ReasonPhrase",

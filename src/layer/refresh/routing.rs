@@ -1,5 +1,5 @@
-//! The extensions that axum's routing adds to a request: found by a small router of the linked
-//! axum.
+//! The extensions that axum's routing adds to a request. They are found by sending a request through a small
+//! router of the axum release that the program is linked with.
 
 use std::{
     pin::pin,

@@ -1,6 +1,6 @@
-//! The service of the layer: what happens to a request, from its first look at the method to the response.
-//! Start with `call`: a hit leaves it as a ready future, a bypass goes to `pass`, an unsafe request to
-//! `change`, and everything else to `visit`.
+//! The service of the layer: everything that happens to a request, from the check of its method to the
+//! response. Start with `call`: a hit leaves it as a ready future, a bypass goes to `pass`, an unsafe request
+//! to `change`, and everything else to `visit`.
 //!
 //! Invariant: the inner service is cloned, and never called in place, so that a hit does not wait for its
 //! readiness.
@@ -452,7 +452,7 @@ where
     if leads && is_new && is_visitors && layer.cache.settings().mode == Mode::Development {
         compare::compare_once(&shared, key, || {
             let mut visitor = parts.clone();
-            // While somebody has them, it counts as if the page had marks.
+            // The generator counts a page as one with marks while anybody else holds its `Holes`.
             visitor.extensions.remove::<Holes>();
             visitor
         });
@@ -461,7 +461,7 @@ where
         Ok(response) => Ok(response),
         Err(why) => {
             let forward = match why {
-                // The request cannot be generated for, whatever the cache has.
+                // The request does not allow a shared page to be generated, whatever the cache has.
                 Bypass::UndeclaredExtension | Bypass::NoKey => Forward::Bypass,
                 _ => forward,
             };

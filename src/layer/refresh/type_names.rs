@@ -1,6 +1,6 @@
-//! The names of the types of extensions: some types cannot be named in code, and are known by the
-//! text that `Debug` of `http::Extensions` prints. Where a release prints something else, a name is
-//! not found, and the caller takes the safe way.
+//! The names of the types of extensions. Some types cannot be named in code, so they are recognised by the text
+//! that `Debug` of `http::Extensions` prints. If a release of `http` prints something else, a name is not
+//! found. The request then bypasses the cache, which is the safe choice.
 
 #[cfg(any(feature = "axum", test))]
 use std::fmt::{self, Write};

@@ -1,4 +1,4 @@
-//! The chapter of the guide about defaults is generated from the constants.
+//! Generates the guide's chapter about defaults from the constants in the code.
 
 use super::*;
 use crate::timing::{
@@ -57,7 +57,7 @@ fn chapter() -> String {
     let locks = [("lease_duration", time(DEFAULT_LEASE))];
     let fixed = [
         (
-            "a response without success is stored for at most",
+            "an unsuccessful response is stored for at most",
             time(MAX_NEGATIVE_INTERVAL),
         ),
         (

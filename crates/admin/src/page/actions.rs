@@ -1,5 +1,5 @@
-//! The actions. Each needs an [`Operator`], and is logged. An action on one entry or lock carries
-//! the fence that the operator saw.
+//! The actions of operators. Each needs an [`Operator`], and is logged. An action on one entry or lock carries
+//! the fence that the operator saw, so that it is refused if the entry or the lock has changed since then.
 
 use std::sync::Arc;
 
@@ -100,7 +100,7 @@ async fn regenerated(admin: &Admin, key: &str) -> Result<Option<&'static str>, E
         Some(Served::Stale | Served::Unavailable) => "cooldown",
         Some(Served::Bypass(_)) => "not-stored",
         Some(Served::Failed) => return Ok(None),
-        // A word of a later release, or no layer has answered.
+        // Either no layer has answered, or the answer is one that this release does not know.
         _ => {
             admin.site.invalidate(key).await?;
             "next-request"

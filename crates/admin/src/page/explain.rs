@@ -1,5 +1,5 @@
-//! The page "Explain". Its question is a request through the application's router, whose handler runs where
-//! no layer answers, so that only an operator may ask.
+//! The page "Explain". It sends the question as a request through the application's router. If no layer
+//! answers, the request reaches the page's handler and runs it; therefore only an operator may ask.
 
 use std::sync::Arc;
 

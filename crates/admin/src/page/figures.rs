@@ -1,5 +1,5 @@
-//! The figures of the pages as JSON, for programs. A field is added without a new schema number, and never
-//! removed.
+//! The figures of the pages as JSON, for programs. New fields may be added without a new schema number; no
+//! field is ever removed.
 
 use std::{sync::Arc, time::Duration};
 

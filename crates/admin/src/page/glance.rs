@@ -1,6 +1,6 @@
-//! What the overview shows at a glance: advice, the figures of the last hour as tiles with charts, and the pages by
-//! state. An open page gets this part anew each five seconds. The charts are made here, as SVG, so that the page works
-//! without a script.
+//! What the overview shows at a glance: advice, the figures of the last hour as tiles with charts, and the
+//! pages by state. An open page gets this part again every five seconds. The charts are made here, as SVG, so
+//! that the page works without a script.
 
 use std::time::Duration;
 
@@ -63,7 +63,7 @@ fn tiles(report: &Report) -> Markup {
     let hour = &report.last_hour;
     let latest = hour.last_full_minute();
     let memory = report.memory;
-    // Every process writes its figures each ten seconds, and nothing is known before.
+    // Every process writes its figures every ten seconds, and before that nothing is known.
     let is_known = report
         .processes
         .iter()

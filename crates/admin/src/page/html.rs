@@ -1,5 +1,4 @@
-//! The parts of every page. maud escapes each text, and [`visible`] shows what a reader would not
-//! see.
+//! The parts that every page has. maud escapes each text, and [`visible`] makes invisible characters visible.
 
 use axum::{
     http::StatusCode,

@@ -1,5 +1,5 @@
 //! What the viewers of a process share: the latest events, the latest report, and the stream for open pages.
-//! The database is asked once in five seconds, however many pages are open.
+//! The database is asked once every five seconds, however many pages are open.
 
 use std::{
     collections::VecDeque,

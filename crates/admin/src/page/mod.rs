@@ -1,5 +1,6 @@
 //! The status page: a router of HTML pages, JSON and an event stream over one site. `access` decides who may
-//! see it and act, `pages` shows, `actions` changes, and `live` is what viewers share.
+//! see the page and who may act, `pages` renders it, `actions` carries out what operators ask for, and `live`
+//! holds the report that all viewers share.
 
 mod access;
 mod actions;

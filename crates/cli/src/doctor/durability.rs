@@ -1,4 +1,4 @@
-//! Finds, from a database's settings, the faults that may lose its latest commits.
+//! Finds settings of the database with which a crash or a failover may lose its latest commits.
 
 use std::collections::HashMap;
 
@@ -24,7 +24,7 @@ const FAILOVER: &str = "a failover to an asynchronous standby";
 impl ExaminedDatabase<'_> {
     pub(super) async fn durability(&mut self) -> Checked {
         let texts = match self.kind {
-            // The setting belongs to a connection, and the site's connections are others.
+            // The setting belongs to a connection, and the site has other connections than this one.
             Kind::Sqlite => {
                 return found(
                     Verdict::Ok,
@@ -90,7 +90,7 @@ fn judge(kind: Kind, texts: &[String]) -> (&'static str, Vec<&'static str>) {
     match setting("innodb_flush_log_at_trx_commit") {
         "0" => lost_after.push(SERVER),
         "2" => lost_after.push(CRASH),
-        // A restart rolls a commit back that is not in the binary log.
+        // After a restart, a commit that is not in the binary log is rolled back.
         _ if is_on("log_bin") && setting("sync_binlog") != "1" => lost_after.push(CRASH),
         _ => {}
     }

@@ -1,5 +1,5 @@
-//! The check of the triggers by which tables of the application invalidate pages. Which tables have some, only the
-//! database knows here; a site that is told its triggers compares their texts, too.
+//! The check of the triggers with which tables of the application invalidate pages. The command line knows of
+//! them only what the database itself says. A site that declares its triggers can also compare their texts.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! The statements on an application's table, written for its names and its columns, which are checked before
-//! they become SQL.
+//! The statements on an application's table. They are built from the names of the table and of its columns,
+//! which are checked before they become SQL.
 
 use std::time::Duration;
 
@@ -39,8 +39,7 @@ const TEXT: PerDialect = PerDialect {
     ..PerDialect::same("CAST({key} AS TEXT)")
 };
 
-/// The value with which a column is compared; made [from](From) an integer, a text or a truth
-/// value.
+/// The value with which a column is compared. It is made [from](From) an integer, a string or a boolean.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value(ValueKind);
 
@@ -209,10 +208,10 @@ impl Table {
         let done = done(lock_id);
         let set = self.set(&format!("'{done}'"))?;
         let first = self.update(&set, &[lock_id], id)?;
-        // Rows may be completed already, by an earlier call or by a statement whose answer was lost,
-        // and count, too. Only then does a statement look for completed rows: on MySQL and MariaDB
-        // the look locks the gaps beside them, where other claims write theirs, and herds of
-        // workers would deadlock.
+        // Rows may be completed already, by an earlier call or by a statement whose answer was lost, and count,
+        // too. Only in that case does a second statement search for completed rows. On MySQL and MariaDB the
+        // search locks the gaps beside these rows, into which other claims write theirs, so that many workers
+        // at once would deadlock.
         let again = self.update(&set, &[lock_id, &done], id)?;
         let completed = async {
             match self.run(&first, false).await {
@@ -234,7 +233,7 @@ impl Table {
         const OPERATION: &str = "complete_in";
         let set = self.set(&format!("'{}'", done(lock_id)))?;
         let (sql, arguments) = self.update(&set, &[lock_id], id)?;
-        // It is known since the claim, so that this needs no other connection.
+        // The dialect has been known since the claim, so this needs no other connection.
         let dialect = self.database.connections().dialect().await?;
         let statement = in_any_session(dialect, &sql);
         let completed = run_inside(transaction.get(), dialect, &statement, &arguments);
@@ -386,7 +385,7 @@ impl Table {
         }
         let quote = match self.database.dialect() {
             Dialect::Postgres => '"',
-            // Not in double quotes: SQLite reads an unknown column in double quotes as a text.
+            // Not in double quotes: SQLite reads an unknown column in double quotes as a string.
             _ => '`',
         };
         Ok(format!("{quote}{name}{quote}"))

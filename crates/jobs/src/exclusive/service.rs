@@ -17,7 +17,7 @@ use tower::{Service, ServiceExt};
 
 use super::ExclusiveLayer;
 
-/// A service that runs once at a time for each name, as [`ExclusiveLayer`] describes.
+/// A service that runs one request at a time for each name; see [`ExclusiveLayer`].
 #[derive(Clone, Debug)]
 pub struct ExclusiveService<S> {
     pub(super) inner: S,

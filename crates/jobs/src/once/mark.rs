@@ -204,7 +204,8 @@ impl Mark<'_> {
             || preceding
                 .as_ref()
                 .is_some_and(|row: &LockRow| row.owner.is_none() && !row.remaining.is_zero());
-        // Where the preceding work is done, the lock has a row, which refused the mark.
+        // If the preceding work is done, then the mark was refused because the lock of this work has a row
+        // already.
         let own = read(&name, may_be).await?;
         Ok(Marked::Refused([own, preceding]))
     }

@@ -42,15 +42,15 @@ impl Queues {
     }
 }
 
-/// A lock to be waited for; from [`Locks::lock`]. Awaited, returns the [`Lease`].
+/// A wait for a lock, created by [`Locks::lock`]. When you await it, it returns the [`Lease`].
 ///
-/// Up to eight attempts for a name ask the database some 13 times a second; further ones queue in
-/// the process.
+/// All attempts for one name in a process together ask the database some 13 times a second: up to eight of them
+/// ask, and the others queue in the process.
 ///
 /// # Errors
 ///
-/// [Taken](crate::ErrorKind::Taken): the lock was not free in time; the message names the holder,
-/// if there is one. Or the database fails.
+/// [Taken](crate::ErrorKind::Taken): the lock was not free in time; the message names the holder, if there is
+/// one. Or the database fails.
 ///
 /// # Cancel safety
 ///

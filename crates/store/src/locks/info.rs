@@ -1,5 +1,6 @@
-//! What a lock shows of itself to others: who holds it, since when, and what for. The column `owner` has the
-//! holder's label and action beside its random number, and this module writes and reads that text.
+//! What a lock shows about its holder: who it is, since when it holds the lock, and what for. The column
+//! `owner` contains the holder's random number, its label and its action. This module writes and reads that
+//! text.
 
 use std::time::Duration;
 

@@ -157,7 +157,7 @@ impl Lease {
     /// Releases the lock. A release that fails or is dropped has the effect of `dropped`.
     async fn end(mut self, cooldown: Duration, dropped: Dropped) -> Result<(), Error> {
         self.dropped = dropped;
-        // A loss after this point is no news.
+        // The lock is given up on purpose, so from here on a loss is not reported.
         self.extender = None;
         let released = self.core.release(cooldown).await?;
         self.dropped = Dropped::Released;
@@ -269,7 +269,7 @@ impl LeaseCore {
             };
             tokio::select! {
                 biased;
-                // The sender is a field of this lease.
+                // The sender is a field of this lease, so the channel is never closed while we wait.
                 _ = term.changed() => {}
                 () = tokio::time::sleep_until(until) => {
                     self.term.send_if_modified(|term| term.expire(Instant::now()));
@@ -305,7 +305,7 @@ impl LeaseCore {
                 // The store has logged it.
                 Ok(Err(_)) => Extension::Failed,
                 Err(_) => {
-                    // A process that stood still comes here long after the end of its lease.
+                    // A process that was paused gets here long after the end of its lease.
                     let late = Instant::now().saturating_duration_since(until);
                     tracing::warn!(
                         target: "perennial::lock",

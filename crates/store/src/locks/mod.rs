@@ -1,8 +1,8 @@
 //! Locks by name, shared by all processes on a database.
 //!
 //! [`Locks`] takes, inspects and breaks locks; [`Lease`] is a held one, and [`LockAttempt`] waits for one.
-//! `state` decides about the times of a lease, as functions of values. The statements are in
-//! `sql/statements/locks.rs`, and [`TryLock`] has the contract.
+//! `state` decides when a lease is extended and when it is lost; it consists of pure functions. The statements
+//! are in `sql/statements/locks.rs`, and [`TryLock`] describes what every store guarantees about locks.
 //!
 //! Invariant: an acquisition whose caller has left, or whose reply was lost, is undone; it never holds the
 //! lock for longer than one lease.
@@ -119,8 +119,8 @@ impl Locks {
         self
     }
 
-    /// Turns the extension in the background off: a lease is [lost](Lease::lost) at its end, unless
-    /// the caller calls [`Lease::extend`].
+    /// Turns off the extension in the background. The lease is then [lost](Lease::lost) at its end, unless the
+    /// caller calls [`Lease::extend`].
     #[must_use = "returns the locks whose leases end"]
     pub fn manual_extension(mut self) -> Self {
         self.settings.extends = false;
@@ -149,8 +149,8 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// The database fails. If it runs the statement later, the lock is taken until this process
-    /// revokes it, within a quarter of an hour, or until the lease expires.
+    /// The database fails. If it executes the statement later all the same, the lock is taken until the lease
+    /// expires, or until this process releases it, which it does within a quarter of an hour.
     ///
     /// # Cancel safety
     ///
@@ -211,7 +211,7 @@ impl Locks {
         locks.take(&name, "", None).await
     }
 
-    /// Takes the lock if it is free and, with `seen`, still has that fence.
+    /// Takes the lock if it is free. If `seen` is given, the lock also has to have that fence still.
     #[doc(hidden)]
     pub async fn take(
         &self,
@@ -302,9 +302,9 @@ impl Locks {
         Ok(rows.into_iter().map(LockInfo::of).collect())
     }
 
-    /// Takes a lock from its holder, ends a cooldown, or removes the mark of completed work.
-    /// `seen`: only if the lock still has this [fence](LockInfo::fence). Returns false if the lock
-    /// has another fence or no row.
+    /// Takes a lock from its holder, ends a cooldown, or removes the mark of completed work. If `seen` is
+    /// given, it does so only if the lock still has this [fence](LockInfo::fence). Returns false if the lock
+    /// has a different fence, or is unknown.
     ///
     /// The holder learns of the [loss](Lease::lost) at its next extension.
     ///
@@ -335,7 +335,8 @@ impl Locks {
     /// The database fails: some of the locks may have been removed.
     pub async fn prune(&self, unused: Duration) -> Result<(), Error> {
         for kind in LockKind::all() {
-            // Visitors invent pages, and the names of locks of exclusive routes.
+            // Visitors can invent pages, and names for the locks of exclusive routes. Locks of these kinds are
+            // removed sooner.
             let alone = match kind {
                 LockKind::Page | LockKind::Lock => unused.min(BRIEF_RETENTION),
                 LockKind::Housekeeping | LockKind::Once => unused,

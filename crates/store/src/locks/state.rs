@@ -1,8 +1,8 @@
-//! What a process knows about the time of its lease, and what it does next: functions of values, with the
+//! What a process knows about the time of its lease, and what it does next. These are pure functions, with the
 //! time as an argument.
 //!
-//! Invariant: a process counts a lease as held for no longer than the database does. Each extension counts
-//! from the time before it was sent, and never from the answer.
+//! Invariant: a process counts a lease as held for no longer than the database does. Each extension counts from
+//! the time before it was sent, and never from the answer.
 
 use std::time::Duration;
 

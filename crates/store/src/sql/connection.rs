@@ -13,16 +13,17 @@ use crate::{
     error::Error,
 };
 
-/// A connection of the application's, or a transaction on it: made [from](From) sqlx's own, or
-/// [of](Self::new) another driver's.
+/// One of the application's connections, or a transaction on it. It is converted [from](From) sqlx's own types,
+/// or created by [`new`](Self::new) for another driver.
 pub struct Connection<'c> {
     connection: Box<dyn DriverConnection + 'c>,
     engine: Engine,
 }
 
 impl<'c> Connection<'c> {
-    /// Returns a connection of a [driver](crate::driver)'s: for `Perennial::invalidate_in` and its like, in
-    /// whose transaction Perennial writes. The application has begun the transaction, and commits it.
+    /// Wraps a connection of a [driver](crate::driver), so that it can be passed to `Perennial::invalidate_in`
+    /// and to the other calls that write in one of the application's transactions. The application has begun
+    /// the transaction, and commits it.
     pub fn new(engine: Engine, connection: impl DriverConnection + 'c) -> Self {
         Self {
             connection: Box::new(connection),
@@ -74,7 +75,7 @@ pub async fn run_inside(
     }
 }
 
-/// Returns the error of an operation in a transaction of the application's.
+/// Returns the error of an operation that was part of one of the application's transactions.
 pub fn operation(operation: &str, error: DriverError) -> Error {
     if error.to_string().contains(NO_TRANSACTION) || error.message().contains(NO_TRANSACTION) {
         Error::invalid(format!(

@@ -58,28 +58,29 @@ impl Engine {
 
 /// The rules of a kind of database. Each list has the error codes that mean what its name says.
 pub struct DialectRules {
-    /// The queries of what differs between servers and sessions. Each row of their results has the name of a
-    /// setting and its value.
+    /// The queries that read the settings in which servers and sessions differ. Each row of a result has the
+    /// name of a setting and its value.
     pub settings: &'static [&'static str],
     /// Writes an argument into a statement, as a pooler in transaction mode requires. `None` means that
     /// arguments are bound.
     pub literal: Option<fn(Arg<'_>) -> String>,
-    /// A connection is a socket, which may break. SQLite's is not.
+    /// True if a connection is a socket, which may break. A connection to SQLite is not one.
     pub is_networked: bool,
-    /// There are tables of the same names that are not Perennial's.
+    /// The error codes that mean that the database has tables with Perennial's names which are not Perennial's.
     pub not_our_table: &'static [ErrorCode],
     /// A table is not there.
     pub no_such_table: &'static [ErrorCode],
-    /// Another process is making the tables at the same time.
+    /// The error codes that mean that another process is making the tables at the same time.
     pub ddl_race: &'static [ErrorCode],
     /// Nothing was done, because another statement was faster.
     pub contention: &'static [ErrorCode],
-    /// The connection is of no use any more, and is closed: the server is ending, is not the primary, or does
-    /// not know the outcome.
+    /// The error codes that mean that the connection can no longer be used, and is closed: the server is
+    /// shutting down, is not the primary, or does not know the outcome.
     pub connection_lost: &'static [ErrorCode],
-    /// Somebody has left the session in a state in which the statement was not done.
+    /// The error codes that mean that somebody has left the session in a state in which the statement cannot be
+    /// executed.
     pub unsuitable_session: &'static [ErrorCode],
-    /// The text in the error by which a guard (see `guard.rs`) fails.
+    /// The text in the error with which a guard (see `guard.rs`) fails.
     pub guard_failure: &'static str,
     /// The content is too large, its text cannot be encoded, or a constraint or trigger forbids the
     /// row.
@@ -90,16 +91,17 @@ pub struct DialectRules {
     pub permission_denied: &'static [ErrorCode],
 }
 
-/// The text of the error by which a guard fails, where the guard chooses it. MariaDB shows no more than
-/// 64 characters of it.
+/// The text of the error with which a guard fails, if it can choose the text. MariaDB shows only the first 64
+/// characters of it.
 pub const IN_TRANSACTION: &str = "perennial: the connection was left in a transaction";
 const _: () = assert!(IN_TRANSACTION.len() <= 64, "MariaDB cuts it");
 
-/// The text of the error of a statement that needs a transaction of the application's, outside of one.
+/// The error text of a statement that was run outside of a transaction, although it has to be part of one of
+/// the application's transactions.
 pub const NO_TRANSACTION: &str = "perennial: the connection is in no transaction";
 
-/// An entry from further in the future than this, in microseconds, is stale: the database's clock
-/// was set back.
+/// An entry that is dated further in the future than this, in microseconds, counts as stale: the database's
+/// clock was set back.
 pub const SET_BACK: i64 = 5_000_000;
 
 const SQLITE: DialectRules = DialectRules {
@@ -121,9 +123,9 @@ const SQLITE: DialectRules = DialectRules {
     permission_denied: &[],
 };
 
-/// Writes an argument with one meaning under every setting. Of a text, printable ASCII except `'`,
-/// `\` and `$`, which marks arguments in templates, is written as it is, and every other character as
-/// an escape. A database in SQL_ASCII
+/// Writes an argument as a literal that means the same under every setting of the session. In a string,
+/// printable ASCII is written as it is. Three characters are exceptions: `'`, `\`, and `$`, which marks
+/// arguments in templates. These and all other characters are written as escapes. A database in SQL_ASCII
 /// refuses the escapes of characters outside ASCII.
 ///
 /// A literal has the collation of the column that it is compared with. (A text by `convert_from`

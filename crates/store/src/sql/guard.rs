@@ -6,11 +6,11 @@
 //! such a connection, a statement would succeed and be undone later, or write into other tables. A
 //! pooler that shares a server's sessions does the same to Perennial's own pools.
 //!
-//! So a statement on a pool has a guard. Where the database allows it, the guard is a part of the
-//! statement's own message and costs no round trip. It sets what can be set for one statement, and
-//! fails where the statement would not be committed; then the connection is closed and the
-//! statement runs on another one. The decision record `docs/design/0002` has what was tried, what it
-//! costs, and when it can go.
+//! So every statement on a pool has a guard. Where the database allows it, the guard is sent in the same
+//! message as the statement and costs no round trip. It corrects the settings that can be changed for one
+//! statement. If the statement would not be committed, the guard fails; the connection is then closed, and the
+//! statement runs on another one. The decision record `docs/design/0002` says what was tried, what the guard
+//! costs, and when it can be removed.
 
 use std::time::Duration;
 
@@ -198,8 +198,8 @@ fn mariadb(settings: &Settings, limit: Duration) -> String {
     let database = database(settings).map_or("NULL".to_owned(), |name| {
         format!("'{}'", crate::name::hex(name.as_bytes()))
     });
-    // This is a little later than in this process. By then nobody waits any more, and the server would
-    // otherwise go on.
+    // The limit in the server is a little longer than the one in this process. When it ends, nobody waits for
+    // the statement any more; without it, the server would go on.
     let limit = limit
         .saturating_add(Duration::from_millis(100))
         .as_secs_f64();

@@ -72,7 +72,7 @@ pub struct Database {
 )]
 pub trait IntoDatabase: Into<Database> {}
 
-// Otherwise the compiler would show `From` and its implementations.
+// Without this attribute, the compiler's message would show `From` and its implementations.
 #[diagnostic::do_not_recommend]
 impl<T: Into<Database>> IntoDatabase for T {}
 
@@ -123,8 +123,8 @@ impl Database {
         unreachable!("{dialect:?} is built in: {connect:?}")
     }
 
-    /// Returns the database as MySQL itself would be used, for tests on MariaDB, which understands the
-    /// same statements.
+    /// Returns the same database, but as if its server were MySQL. It is for tests that run on MariaDB, which
+    /// understands MySQL's statements.
     pub fn as_mysql(self) -> Self {
         Self {
             server: Arc::new(Server::new(true, Some(Dialect::MySql))),
@@ -150,7 +150,8 @@ impl Database {
         self.limit
     }
 
-    /// Returns the kind, by the name of its feature.
+    /// Returns the kind of the database, as the Cargo feature for it is called: `sqlite`, `postgres` or
+    /// `mysql`.
     pub fn kind(&self) -> &'static str {
         let kind = PerDialect {
             sqlite: "sqlite",
@@ -170,8 +171,9 @@ impl Database {
     ///
     /// # Errors
     ///
-    /// The sessions cannot be used, the database fails, or its tables are of a newer release or cannot
-    /// be made, within 60 s. None with [`Connect::Lazily`].
+    /// The sessions cannot be used, the database fails, its tables belong to a newer release, or they cannot be
+    /// made within 60 s. With [`Connect::Lazily`] there are no errors here, because the database is asked
+    /// later.
     pub async fn store_when(
         self,
         tables: Tables,

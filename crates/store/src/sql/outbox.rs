@@ -15,7 +15,7 @@ use crate::{
 
 const OPERATION: &str = "invalidate_in` or `purge_in";
 
-/// Writes invalidations, ids and names, in the caller's transaction.
+/// Writes invalidations into the outbox, in the caller's transaction. Each has an id and a name.
 ///
 /// # Errors
 ///
@@ -49,8 +49,8 @@ pub async fn write(
 /// The most rows in one text: SQLite takes up to 32,766 arguments.
 const MAX_ROWS: usize = 10_000;
 
-/// Returns the text that writes so many rows; its arguments are the id and the name of each. The text for no
-/// rows changes nothing.
+/// Returns the SQL that writes this number of rows. Its arguments are the id and the name of each row. For zero
+/// rows, the SQL changes nothing.
 ///
 /// # Errors
 ///

@@ -42,13 +42,13 @@ const BROKEN_TRIES: u32 = 8;
 /// call's time limit ends the attempts earlier.
 const SESSION_TRIES: u32 = 1000;
 
-/// A connection of a pool, or one beside it.
+/// A connection that was taken from a pool, or opened beside it.
 ///
-/// A drop means that nobody waits for the answer any more. The server may still be working on it, so the
-/// connection counts as used until it has answered or its time is up: a caller who gives up early and
+/// If it is dropped, nobody waits for the answer any more. The server may still be working on it, so the
+/// connection counts as used until it has answered or its time is up. That way a caller who gives up early and
 /// tries again does not make the pool open one connection after the other. A connection of
-/// [`Connections::acquire`] is closed instead, as it may be in a transaction or hold a lock; one to
-/// SQLite is rolled back, as its database may end with it.
+/// [`Connections::acquire`] is closed instead, because it may be in a transaction or hold a lock. A connection
+/// to SQLite is rolled back and given back, because a database in memory may end with its connection.
 pub struct Borrowed {
     connection: Option<Box<dyn PooledConnection>>,
     /// What bounds the number of connections beside the pool, for one of these.
@@ -161,7 +161,8 @@ pub struct Connections {
     guard: Arc<OnceLock<Guard>>,
 }
 
-/// A statement with the guard of the connections in its text.
+/// A statement whose SQL also contains the guard: the part that checks and corrects the state of the
+/// connection.
 #[derive(Clone, Debug)]
 pub struct Guarded(Statement);
 
@@ -177,8 +178,8 @@ impl Connections {
         }
     }
 
-    /// Returns the connections for a statement that does not wait until the application gives one back: the
-    /// work under a lease may use all of them for as long as it needs the lease.
+    /// Returns these connections for urgent statements, which do not queue behind the application for a
+    /// connection. Work under a lease may use all connections for as long as it needs the lease.
     pub fn urgent(&self) -> Self {
         Self {
             pool: Arc::clone(&self.pool),
@@ -306,8 +307,8 @@ impl Connections {
         Ok((connection, Some(permit)))
     }
 
-    /// Takes a connection that is in no transaction, and uses the site's tables. A drop closes it; see
-    /// [`Borrowed`].
+    /// Takes a connection that is in no transaction and is set up for the site's tables. It is closed when it
+    /// is dropped; see [`Borrowed`].
     pub async fn acquire(&self) -> Result<Borrowed, DriverError> {
         let guard = self.guard().await?;
         let alone = guard.alone(self.pool.engine().dialect());
@@ -331,8 +332,8 @@ impl Connections {
         }
     }
 
-    /// Begins a transaction in the site's tables, by this statement, on a connection from
-    /// [`acquire`](Self::acquire), whose drop ends it.
+    /// Begins a transaction in the site's tables with this statement. It runs on a connection from
+    /// [`acquire`](Self::acquire). Dropping the connection ends the transaction.
     pub async fn begin(
         &self,
         connection: &mut dyn DriverConnection,
@@ -374,7 +375,7 @@ impl Connections {
         done
     }
 
-    /// Runs a statement whose text is written for this call alone, as [`run`](Self::run) does.
+    /// Runs a statement as [`run`](Self::run) does. The text of the statement is written for this call alone.
     pub async fn run_new(
         &self,
         statement: &Statement,
@@ -384,8 +385,8 @@ impl Connections {
         self.run(&statement, arguments).await
     }
 
-    /// Runs a statement whose repetition does no harm. Repeats it after a broken connection, and
-    /// where another statement was faster.
+    /// Runs a statement that may be executed twice without harm. It is run again if the connection breaks, and
+    /// if it fails because a concurrent statement came first.
     pub async fn run(
         &self,
         statement: &Guarded,
@@ -445,7 +446,7 @@ async fn run_on(
             run(connection, statement, arguments).await
         }
         Err(error) if guard.may_be_elsewhere(&error) => {
-            // Where the guard alone succeeds, the tables or the rights are missing indeed.
+            // If the guard succeeds when it is run alone, then the tables or the rights are indeed missing.
             if let Some(alone) = guard.alone(engine.dialect()) {
                 run(connection, &alone, &[]).await?;
             }

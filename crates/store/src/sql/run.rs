@@ -19,9 +19,10 @@ pub struct Statement {
 }
 
 impl Statement {
-    /// Returns the statement of a template, which consists of Perennial's own texts, names that
-    /// perennial-jobs has checked, the `&'static str` of `Claims::filter_sql`, a prefix that
-    /// `schema::check_prefix` has checked, numbers, a dialect's literals, and the quoted name of the database.
+    /// Returns the statement of a template. A template may contain only texts that cannot carry an injection:
+    /// Perennial's own SQL, names that perennial-jobs has checked, the `&'static str` of `Claims::filter_sql`,
+    /// a prefix that `schema::check_prefix` has checked, numbers, a dialect's literals, and the quoted name of
+    /// the database.
     pub fn new(dialect: Dialect, prefix: &str, template: &str) -> Self {
         let engine = dialect.engine();
         let sql = dialect.render(template, prefix);
@@ -104,7 +105,7 @@ pub async fn run(
     connection.run(Arc::clone(&statement.sql), &arguments).await
 }
 
-/// Values that are not NULL, and of Perennial's own types.
+/// Values in a row that are not NULL, and that have one of the types that Perennial itself stores.
 pub trait Cells {
     fn number(&self, column: usize) -> Result<i64, DriverError>;
     fn name(&self, column: usize) -> Result<String, DriverError>;
@@ -152,7 +153,7 @@ pub fn is_contended(error: &DriverError) -> bool {
     has_code(error, |rules| rules.contention)
 }
 
-/// Returns true if the connection is broken, and the statement may have been done or not.
+/// Returns true if the connection is broken, so that the statement may or may not have been executed.
 pub fn is_broken(error: &DriverError) -> bool {
     error.is_broken_connection() || has_code(error, |rules| rules.connection_lost)
 }

@@ -125,7 +125,7 @@ async fn upgrade(
     steps: &'static [&'static [PerDialect]],
     apply: Apply,
 ) -> Result<Result<(), Error>, DriverError> {
-    // A drop on the way closes the connection, which ends the transaction.
+    // If this future is dropped before the end, the connection is closed, which ends the transaction.
     let mut borrowed = connections.acquire().await?;
     let connection = borrowed.connection();
     connections

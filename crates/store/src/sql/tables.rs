@@ -1,4 +1,5 @@
-//! Where a site's tables are, for statements on connections on which the application decides about schemas.
+//! Where a site's tables are. Statements need to know it that run on the application's own connections, on
+//! which the application decides which schema is current.
 
 use std::sync::{Arc, OnceLock};
 
@@ -47,7 +48,7 @@ impl Tables {
         })))
     }
 
-    /// Returns tables of the same names that are never made here.
+    /// Returns these tables with the setting that this process never creates them.
     #[must_use]
     pub fn expected(self) -> Self {
         Self(Arc::new(Inner {
@@ -93,8 +94,8 @@ impl Tables {
         }
     }
 
-    /// Returns the tables' prefix with their schema, for connections on which the application may have set
-    /// another one.
+    /// Returns the tables' prefix together with their schema. This is for connections on which the application
+    /// may have selected another schema.
     pub fn qualified(&self) -> String {
         let found = self.0.found.get();
         match found.and_then(|found| found.schema.as_deref()) {

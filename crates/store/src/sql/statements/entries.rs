@@ -66,7 +66,7 @@ pub(crate) const PUBLISH: PerDialect = PerDialect {
 /// kind, name, owner, fence, epoch, interval, retention, metadata, line of the history, size, 1 for
 /// an entry that counts as regenerated, known fence -> fence, if the entry was renewed
 pub(crate) const RENEW: PerDialect = PerDialect {
-    // LIMIT makes the inner table before the join. The lock's row in it is locked at every
+    // LIMIT makes MySQL compute the inner table before the join. The row of the lock in it is locked at every
     // isolation level.
     mysql: "{waits}UPDATE {p}entry e JOIN (
             SELECT fence FROM {p}lock WHERE kind = $1 AND name = $2 AND owner = $3 AND fence = $4 LIMIT 1 FOR UPDATE
@@ -142,7 +142,7 @@ pub(crate) const COUNT: PerDialect = PerDialect::same(
 /// 1 for pages that were regenerated, or else 0; begin (excluded) and end of the span, from now; the time
 /// after which a failure counts no more -> name, size, fence
 pub(crate) const EVICTABLE: PerDialect = PerDialect::same(
-    // A count: for EXISTS, MariaDB may first read the locks of all pages.
+    // This is a count and not an EXISTS, for which MariaDB may first read the locks of all pages.
     "SELECT e.name, e.bytes, e.fence FROM {p}entry e
     WHERE e.regenerated = $1 AND e.stale_at > {now_once} + $2 AND e.stale_at <= {now_once} + $3
         AND 0 = (

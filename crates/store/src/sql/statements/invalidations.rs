@@ -1,5 +1,5 @@
-//! The statements on the invalidation list and the outbox. Epochs come from one row, and a statement that
-//! raises it keeps it locked until its commit: this is what makes epochs visible in their order.
+//! The statements on the invalidation list and the outbox. All epochs come from one row. A statement that
+//! raises the epoch keeps that row locked until it is committed, and so epochs become visible in their order.
 
 use super::PerDialect;
 

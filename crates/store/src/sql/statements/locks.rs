@@ -1,5 +1,5 @@
-//! The statements on locks. `TRY` is the one that everything rests on: it takes a free lock and moves the
-//! fence, in one statement, without waiting for anybody.
+//! The statements on locks. Everything rests on `TRY`: in one statement, and without waiting for anybody, it
+//! takes a free lock and raises its fence.
 
 use super::PerDialect;
 
@@ -28,9 +28,10 @@ pub(crate) const TRY: PerDialect = PerDialect {
             RETURNING fence
         )
         SELECT fence FROM u UNION ALL SELECT fence FROM i",
-    // Assignments happen in their order. The owner, which no other acquisition shares, tells the
-    // later ones whether the lock was taken; two acquisitions may have the same microsecond. The
-    // fence comes back as the insert id, as the number of affected rows says nothing.
+    // Assignments are carried out from left to right. The first one sets the owner, which no other acquisition
+    // shares, and so the later ones can see whether this acquisition has taken the lock; the time would not do,
+    // because two acquisitions may have the same microsecond. The fence is returned as the insert id, because
+    // the number of affected rows says nothing.
     mysql: "{at_once}INSERT INTO {p}lock (kind, name, owner, fence, acquired_at, expires_at)
         VALUES ($1, $2, $3, LAST_INSERT_ID({now}), {now}, {now} + $4)
         ON DUPLICATE KEY UPDATE
@@ -94,7 +95,9 @@ pub(crate) const BREAK_VARIANTS: PerDialect = PerDialect::same(
     WHERE kind = 'page' AND {variants}",
 );
 
-/// kind, name -> kind, name, owner, fence, age, remaining
+/// Reads a lock.
+///
+/// Arguments: kind, name. Columns: kind, name, owner, fence, age, remaining time.
 pub const INSPECT: PerDialect = PerDialect::same(
     "{waits}SELECT l.kind, l.name, l.owner, l.fence, n.at - l.acquired_at, l.expires_at - n.at
     FROM (SELECT {now} AS at) n JOIN {p}lock l ON l.kind = $1 AND l.name = $2",

@@ -1,8 +1,8 @@
-//! The statements, each with its text on every database side by side.
+//! The statements. The texts for all databases are next to each other.
 //!
-//! In the texts `{p}` is the table prefix, `{names}` and its like are lists (see `expand_lists`), other words
-//! in braces differ by the database, and `$n` is the n-th argument of those that the comment lists
-//! before the arrow.
+//! In the texts, `{p}` is the table prefix, `{names}` and similar words are lists (see `expand_lists`), and
+//! other words in braces differ from database to database. The comment of a statement lists its arguments
+//! before the arrow and its columns after it, and `$n` is the n-th of these arguments.
 
 use std::ops::RangeInclusive;
 
@@ -102,8 +102,9 @@ impl Dialect {
                 postgres: "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
                 mysql: "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
             },
-            // The clock as a bound of what is read of an index. PostgreSQL would read it again for each row, as
-            // it is not the same throughout a statement, unless a query of its own reads it.
+            // The clock, for a comparison that decides how much of an index is read. The function is not
+            // constant within a statement, so PostgreSQL would call it again for each row; in a subquery it is
+            // called once.
             "now_once" => PerDialect {
                 postgres: "(SELECT {now})",
                 ..PerDialect::same("{now}")
@@ -115,27 +116,27 @@ impl Dialect {
                 PerDialect::same("SET STATEMENT wsrep_sync_wait = 15 FOR ")
             }
             "waits" => PerDialect::same(""),
-            // MariaDB has a setting not to wait for a row, and an order of assignments that depends on
-            // the mode.
+            // On MariaDB, these settings make the statement fail at once if a row is locked, and make the order
+            // of assignments independent of the SQL mode.
             "at_once" => PerDialect {
                 mysql: match self {
                     Dialect::MariaDb | Dialect::Galera => {
                         "SET STATEMENT innodb_lock_wait_timeout = 0, sql_mode = '' FOR "
                     }
-                    // For programs that send the text to both.
+                    // Some programs send the same text to MySQL and to MariaDB.
                     _ => {
                         "/*M!100300 SET STATEMENT innodb_lock_wait_timeout = 0, sql_mode = '' FOR */ "
                     }
                 },
                 ..PerDialect::same("")
             },
-            // Keeps other transactions from changing a row that is read until the statement is
-            // committed. MySQL's statements have clauses of their own.
+            // Until this statement is committed, other transactions cannot change the rows that it reads. The
+            // statements for MySQL have their own clauses for that.
             "share" => PerDialect {
                 postgres: " FOR SHARE",
                 ..PerDialect::same("")
             },
-            // Another form of bytes may be the role's default.
+            // The role's default may be another text format for `bytea`.
             "hex" => PerDialect {
                 postgres: ", set_config('bytea_output', 'hex', true)",
                 ..PerDialect::same("")
@@ -148,7 +149,7 @@ impl Dialect {
                 postgres: ", pg_notify('{p}invalidation', '')::text",
                 ..PerDialect::same("")
             },
-            // A word of MariaDB's Oracle mode is quoted.
+            // The word is reserved in MariaDB's Oracle mode, so it is quoted.
             "body" => PerDialect {
                 mysql: "`body`",
                 ..PerDialect::same("body")

@@ -1,4 +1,4 @@
-//! The statements on the figures that processes share with each other.
+//! The statements for the statistics that processes share with each other.
 
 use super::PerDialect;
 

@@ -1,6 +1,7 @@
 //! The statements on requests with an `Idempotency-Key`.
 //!
-//! A row without a status has not finished. The status 0 notes a response that is not stored.
+//! A row without a status belongs to a request that has not finished. The status 0 means that the request was
+//! done, and that its response is not stored.
 
 use super::PerDialect;
 

@@ -1,7 +1,7 @@
 //! The tables of a site, and the statements that make them.
 //!
-//! A table that is there is accepted if it has the columns. On MySQL, a statement that makes a table commits,
-//! so that other processes may run it at the same time.
+//! A table that exists already is accepted if it has the columns. On MySQL, a statement that makes a table
+//! commits implicitly, so other processes may be making the same tables between two of our statements.
 
 use super::PerDialect;
 
@@ -67,7 +67,8 @@ pub(crate) const STEPS: &[&[PerDialect]] = &[&[
     PerDialect::same(
         "SELECT name, fence, generated_at, stale_at, retain_until, regenerated, epoch, bytes, metadata, history, status, headers, {body} FROM {p}entry LIMIT 0",
     ),
-    // Counts, the latest pages and those that leave a full store are found without the pages themselves.
+    // These indexes serve the counts, the list of the latest pages and the choice of pages to evict, so that
+    // none of them reads the pages themselves.
     index(
         "CREATE INDEX IF NOT EXISTS {p}entry_stale_at ON {p}entry (regenerated, stale_at, bytes)",
     ),
@@ -191,7 +192,7 @@ pub(crate) fn keyword(word: &str) -> Option<PerDialect> {
     };
     Some(match word {
         "name" => PerDialect {
-            // The order of bytes finds all names with a common beginning by the index.
+            // Sorted by bytes, the index can find all names with a common beginning.
             postgres: "TEXT COLLATE \"C\"",
             ..mysql("VARBINARY(255)", "TEXT")
         },
@@ -209,7 +210,8 @@ pub(crate) fn keyword(word: &str) -> Option<PerDialect> {
             sqlite: " WITHOUT ROWID",
             ..PerDialect::same("")
         },
-        // Any program may write the row, and a row that cannot be numbered would stay.
+        // Any program may write rows here. One with a longer text could never be given an epoch, and would stay
+        // in the table for ever.
         "short_texts" => PerDialect {
             sqlite: ",
         CHECK (typeof(id) = 'text' AND length(CAST(id AS BLOB)) <= 255 AND typeof(name) = 'text' AND length(CAST(name AS BLOB)) <= 255)",

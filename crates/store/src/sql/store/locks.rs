@@ -1,5 +1,5 @@
-//! The operations of `calls.rs` on locks. An attempt whose connection broke is sent once more, and tells so:
-//! the first sending may still arrive.
+//! The operations of `calls.rs` on locks. If the connection breaks, an attempt is sent once more, and its
+//! result says so, because the database may still execute the first copy.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -47,7 +47,7 @@ impl SqlStore {
         };
         let mut fence = attempt().await?;
         if fence.is_none() && resent.load(Relaxed) {
-            // The first sending may still be running, so that the lock looks taken.
+            // The first attempt may still be running in the database, and then the lock looks taken.
             tokio::time::sleep(SETTLING_TIME).await;
             fence = attempt().await?;
         }

@@ -324,7 +324,8 @@ impl Backend for SqlStore {
             let file = self.file.get().and_then(Option::as_ref);
             if let Some(lost) = file.and_then(DatabaseFile::lost) {
                 return match call {
-                    // Another process may take the lock in the file that it sees.
+                    // The file was replaced, and other processes may see the new one. There, one of them may
+                    // take the lock.
                     Call::Extend(_) => Ok(Reply::Extend(false)),
                     _ => Err(lost.into()),
                 };

@@ -1,4 +1,4 @@
-//! The operations of `calls.rs` on the figures that processes share.
+//! The operations of `calls.rs` on the statistics that processes share.
 
 use std::time::SystemTime;
 
@@ -26,7 +26,7 @@ impl SqlStore {
         let limit = [Arg::Int(call.limit.into())];
         let rows = self.run(&processes::LIST, &limit).await?.rows;
         let read = rows.iter().filter_map(|row| {
-            // A row that cannot be read hides no other one.
+            // A row that cannot be read does not hide the others.
             Some(ProcessRow {
                 name: row.name(0).ok()?,
                 noted_at: SystemTime::UNIX_EPOCH.checked_add(duration(row.number(1).ok()?))?,

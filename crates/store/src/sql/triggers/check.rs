@@ -1,7 +1,8 @@
-//! Whether a database has the triggers, and which changes of the table they cannot see.
+//! Compares the triggers in a database with those that the application has declared, and finds changes to the
+//! table that they cannot see.
 //!
-//! What is installed is compared with what would be printed, by its text. Only white space may differ, as tools
-//! change it.
+//! The text of the installed trigger is compared with the text that [`create`](super::Trigger::create) would
+//! write. Only white space may differ, because tools change it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -103,7 +104,8 @@ struct Installed {
 
 impl Trigger {
     /// Compares the triggers of a database with those that [`create`](Self::create) would make there, and
-    /// returns what is missing or differs, and the known ways by which a change of the table escapes them.
+    /// returns what is missing or different, and the known ways in which a change to the table can escape the
+    /// triggers.
     ///
     /// ```no_run
     /// # async fn f(trigger: perennial_store::Trigger, database: perennial_store::Database) -> Result<(), perennial_store::Error> {
@@ -129,7 +131,8 @@ impl Trigger {
         within(database.limit(), "checking the triggers", checking).await?
     }
 
-    /// Returns the template of each tag, with the text that all its tags begin with.
+    /// Returns the template of each tag, together with the fixed text that every tag made from the template
+    /// begins with.
     #[doc(hidden)]
     pub fn beginnings(&self, engine: Engine) -> Result<Vec<(String, String)>, Error> {
         let plan = self.plan(engine)?;
@@ -290,7 +293,7 @@ async fn escapes(plan: &Plan<'_>, database: &Database) -> Result<Vec<TriggerFaul
                      {parent:?} the list tags of {table:?}"
                 ));
             }
-            // A server that does not show the setting has another format.
+            // If the server does not have this setting, it does not have this problem either.
             let replicated = ask(database, STATEMENTS_ARE_REPLICATED, &[]).await;
             if replicated.is_ok_and(|rows| !rows.is_empty()) {
                 escapes.push(

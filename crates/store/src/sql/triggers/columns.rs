@@ -7,7 +7,7 @@ use crate::{driver::Engine, error::Error, sql::Database, sql::run::Cells};
 #[derive(Clone, Debug)]
 #[doc(hidden)]
 pub struct Table {
-    /// The columns, in their order. There is no table without one.
+    /// The columns, in the order of the table. The list is empty if there is no such table.
     pub columns: Vec<Column>,
     /// It is no table, but a view.
     pub is_view: bool,

@@ -1,13 +1,14 @@
-//! Triggers that write the outbox: pages become stale in the transaction that changes the rows which they show,
-//! whoever changes them.
+//! Triggers that write into the outbox: pages become stale in the transaction that changes the rows which they
+//! show, whoever makes the change.
 //!
-//! `template.rs` reads the templates of tags. `sqlite.rs`, `postgres.rs` and `mysql.rs` write the statements; what
-//! their expressions have in common is here. Nothing is installed: the statements are for a migration. `check.rs`
-//! asks a database whether it has them, and `columns.rs` which columns a table has.
+//! `template.rs` reads the templates of tags. `sqlite.rs`, `postgres.rs` and `mysql.rs` write the statements;
+//! what their expressions have in common is here. This code installs nothing: the statements are for a
+//! migration. `check.rs` asks a database whether it has them, and `columns.rs` which columns a table has.
 //!
-//! Invariants: a trigger's name for a row is what `format!` makes of the same template in a handler, byte for
-//! byte; where that cannot be said, the fixed beginning of the template is invalidated in its place, so that
-//! more is invalidated and never less; and no byte of a template or of a row becomes SQL.
+//! Invariants: the tag that a trigger makes for a row is byte for byte the one that `format!` makes of the same
+//! template in a handler. If a value does not allow that, all tags with the fixed beginning of the template are
+//! invalidated instead, so too much may be invalidated, and never too little. No byte of a template or of a row
+//! becomes SQL.
 
 mod check;
 mod columns;
@@ -48,8 +49,8 @@ pub enum ColumnType {
     Text,
 }
 
-/// A trigger on a table of the application's: whoever changes its rows makes pages stale, in the transaction of
-/// the change.
+/// A database trigger on a table of the application. When its rows change, whoever changes them, pages that
+/// depend on them become stale, in the transaction of the change.
 ///
 /// ```
 /// use perennial_store::{ColumnType, Trigger, driver::Engine};
@@ -66,8 +67,8 @@ pub enum ColumnType {
 /// # Ok::<_, perennial_store::Error>(())
 /// ```
 ///
-/// The tags are those of `Tags` in a handler, and a page that has one of them becomes stale. For each changed
-/// row a tag is written with its old values and with its new ones.
+/// The tags are those of `Tags` in a handler, and a page that has one of them becomes stale. An update of a row
+/// writes two tags: one made of the row's old values, and one made of its new values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trigger {
     table: String,
@@ -132,25 +133,28 @@ impl Trigger {
     }
 
     /// Sets the columns that are watched: an update counts only if one of these, or of those in the templates,
-    /// changes. Default: any column; on SQLite, MySQL and MariaDB there is none, and `perennial triggers` names all
-    /// columns there.
+    /// changes. By default every column counts on PostgreSQL. On SQLite, MySQL and MariaDB there is no default,
+    /// so you have to name the columns; `perennial triggers` writes a declaration with all of them.
     ///
-    /// PostgreSQL also needs the table's [key](Self::key) for that. Without it, an update of any column counts.
+    /// To compare old and new values, PostgreSQL also needs the table's [key](Self::key). Without it, an update
+    /// of any column counts.
     #[must_use]
     pub fn columns(mut self, columns: impl IntoNames) -> Self {
         self.columns = columns.into_names();
         self
     }
 
-    /// Sets the columns of the table's primary key, by which PostgreSQL tells which row was changed into which.
-    /// Default: `id` where it has a [type](Self::column), or else all values of a row together.
+    /// Sets the columns of the table's primary key. PostgreSQL needs them to see which old row an update has
+    /// turned into which new row. Default: `id`, if that column has a [type](Self::column). Otherwise, all
+    /// values of a row together are the key.
     #[must_use]
     pub fn key(mut self, columns: impl IntoNames) -> Self {
         self.key = columns.into_names();
         self
     }
 
-    /// Sets the first part of the names of Perennial's tables, as `Builder::table_prefix`. Default: `perennial_`.
+    /// Sets the first part of the names of Perennial's tables, like `Builder::table_prefix`. Default:
+    /// `perennial_`.
     #[must_use]
     pub fn table_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.table_prefix = prefix.into();
@@ -164,8 +168,9 @@ impl Trigger {
         self
     }
 
-    /// Sets the number of names of one statement above which all tags with the template's fixed beginning are
-    /// invalidated in their place, on PostgreSQL. Default: 1,000.
+    /// Limits how many names one statement may invalidate one by one, on PostgreSQL. If a statement changes
+    /// more, all tags that begin with the fixed beginning of the template are invalidated instead. Default:
+    /// 1,000.
     #[must_use]
     pub fn max_names(mut self, names: u32) -> Self {
         self.max_names = names;
@@ -329,7 +334,8 @@ impl Plan<'_> {
             schema,
             ..
         } = self.trigger;
-        // The functions for tables of several schemas stand in one.
+        // The functions for tables of several schemas share one schema, so their names include the table's
+        // schema.
         let schema = schema
             .as_ref()
             .map_or_else(String::new, |schema| format!("{schema}."));

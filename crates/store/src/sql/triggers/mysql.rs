@@ -1,5 +1,5 @@
-//! Triggers on MySQL and MariaDB: one for each change, for each row, and each a single statement, so that it
-//! runs through any tool without a `DELIMITER`.
+//! Triggers on MySQL and MariaDB. There is one trigger for each kind of change (INSERT, UPDATE, DELETE), and it
+//! runs for each row. Each is a single statement, so that every tool can run it without a `DELIMITER`.
 
 use super::{Change, ColumnType, Plan};
 
@@ -18,7 +18,7 @@ pub(super) fn trigger(plan: &Plan<'_>, change: Change) -> String {
 pub(super) fn body(plan: &Plan<'_>, change: Change) -> String {
     let and_changed = match change {
         Change::Update => {
-            // By its bytes: the collation of a column may take two of its texts for equal.
+            // The bytes are compared, because the column's collation may treat two different texts as equal.
             let differs = |column: &&str| {
                 let column = plan.quoted(column);
                 format!("NOT (CAST(OLD.{column} AS BINARY) <=> CAST(NEW.{column} AS BINARY))")
@@ -28,7 +28,8 @@ pub(super) fn body(plan: &Plan<'_>, change: Change) -> String {
         }
         _ => String::new(),
     };
-    // As bytes, of which `UNION` leaves out what is there twice, and nothing that a collation takes for equal.
+    // The names are compared as bytes: `UNION` then removes exact duplicates only, and not names that a
+    // collation treats as equal.
     let names = plan.names_after(change);
     let names: Vec<_> = names
         .iter()

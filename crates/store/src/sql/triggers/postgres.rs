@@ -1,8 +1,10 @@
-//! Triggers on PostgreSQL: one for each change, with a function, for each statement with its transition tables,
-//! or for each row.
+//! Triggers on PostgreSQL. There is one trigger, with a function, for each kind of change (INSERT, UPDATE,
+//! DELETE). It runs once for each statement and reads the changed rows from transition tables; where that is
+//! not possible, it runs once for each row.
 //!
-//! The functions run with the rights of who makes them (`SECURITY DEFINER`) and a fixed `search_path`: a role that
-//! writes the application's tables need not write Perennial's, and can put no table of its own in their place.
+//! The functions run with the rights of the role that creates them (`SECURITY DEFINER`) and with a fixed
+//! `search_path`. So a role that writes the application's tables does not need the right to write Perennial's,
+//! and cannot substitute tables of its own for them.
 
 use super::{Change, Plan};
 
@@ -149,7 +151,7 @@ fn statement(plan: &Plan<'_>, change: Change) -> String {
     let of_template = plan.tags.iter().map(|template| {
         let name = plan.name_of(template, "d");
         let coarse = super::text_literal(&template.coarse());
-        // More names than may be, to know whether there are more.
+        // Reads more names than are allowed, to see whether there are too many.
         format!(
             "SELECT CASE WHEN count(*) OVER () > {max} THEN {coarse} ELSE t.name END AS name FROM (
                 SELECT DISTINCT {name} COLLATE \"C\" AS name FROM d LIMIT {limit}

@@ -1,11 +1,12 @@
-//! Triggers on SQLite: one for each change, for each row.
+//! Triggers on SQLite. There is one trigger for each kind of change (INSERT, UPDATE, DELETE), and it runs for
+//! each row.
 
 use super::{Change, ColumnType, Plan};
 
 pub(super) fn trigger(plan: &Plan<'_>, change: Change) -> String {
     let when = match change {
         Change::Update => {
-            // By its bytes: the collation of a column may take two of its texts for equal.
+            // The bytes are compared, because the column's collation may treat two different texts as equal.
             let differs = |column: &&str| {
                 let column = plan.quoted(column);
                 format!("OLD.{column} IS NOT NEW.{column} COLLATE BINARY")
@@ -15,7 +16,7 @@ pub(super) fn trigger(plan: &Plan<'_>, change: Change) -> String {
         }
         _ => String::new(),
     };
-    // `UNION` leaves out a name that is there twice.
+    // `UNION` removes duplicate names.
     let names = plan.names_after(change);
     let names: Vec<_> = names
         .iter()
