@@ -82,7 +82,7 @@ async fn main() {
     pages(&url, extent.pages).await;
     sustained(&url, extent.turn * 5).await;
     if none {
-        println!("there is no server: run it by scripts/with-servers");
+        println!("no server is known: run this with scripts/with-servers");
     }
 }
 
@@ -122,7 +122,7 @@ async fn measure(url: &str, extent: Extent) {
     ratios.sort_by(|a, b| a.0.total_cmp(&b.0));
     let (ratio, tries, selects) = ratios[ROUNDS / 2];
     println!(
-        "  contended tries / SELECT 1 through the same kind of pool: {ratio:.2} ({tries:.0}/s, {selects:.0}/s)"
+        "  failed attempts to acquire a held lock: {tries:.0} per second; SELECT 1 through the same kind of pool: {selects:.0}; ratio {ratio:.2}"
     );
 
     let postgres = url.starts_with("postgres");
@@ -139,7 +139,7 @@ async fn measure(url: &str, extent: Extent) {
         }
         let after = int(&mut admin, position).await;
         println!(
-            "  write-ahead log of {failed} failed tries: {} bytes",
+            "  {failed} failed attempts write {} bytes to the write-ahead log",
             after - before
         );
     }
@@ -162,7 +162,7 @@ async fn measure(url: &str, extent: Extent) {
     }
     let took = start.elapsed().as_secs_f64();
     println!(
-        "  {churned} acquired and released, one after the other: {:.0}/s",
+        "  one lock acquired and released {churned} times in a row: {:.0} per second",
         f64::from(churned) / took
     );
     if postgres {
@@ -208,7 +208,9 @@ async fn pages(url: &str, number: usize) {
         let log = log_position(&mut admin, url).await.zip(before);
         let log = log.map(|(after, before)| (after - before) / number as i64);
         let server = server_time(url).saturating_sub(server) / number as u32;
-        let log = log.map_or_else(String::new, |bytes| format!(", {bytes} bytes of log"));
+        let log = log.map_or_else(String::new, |bytes| {
+            format!(", and {bytes} bytes of its log")
+        });
         println!(
             "  {what} of 20 KiB, with its lock: {took:.1?}{}{log}",
             of_server(server)
@@ -225,7 +227,7 @@ async fn pages(url: &str, number: usize) {
     }
     took.sort_unstable();
     let median = took[ROUNDS / 2];
-    println!("  the statements of the report with {number} pages: {median:?}");
+    println!("  the four statements of a status report with {number} pages: {median:.1?}");
     let sizes = store.ask(Sizes {}).await.expect("answers");
     println!("  sizes in bytes: {sizes:?}");
     drop_tables(&mut admin).await;
@@ -257,7 +259,7 @@ async fn sustained(url: &str, turn: Duration) {
     let share =
         server_time(url).saturating_sub(server).as_secs_f64() / start.elapsed().as_secs_f64();
     println!(
-        "  pages of 1 KiB through {CONNECTIONS} connections: {rate:.0} regenerations a second, {:.0} commits{}",
+        "  pages of 1 KiB through {CONNECTIONS} connections: {rate:.0} regenerations per second, {:.0} commits per second{}",
         3.0 * rate,
         of_server(Duration::from_secs_f64(share / rate))
     );

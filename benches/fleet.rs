@@ -86,7 +86,7 @@ struct Origin {
 async fn main() {
     let all = std::env::args().any(|argument| argument == "--bench");
     println!(
-        "| database | processes | pages | statements a second | syncs | reads | writes | new version elsewhere, median | 99 % |"
+        "| database | processes | pages | statements per second | syncs | reads | writes | time until another process serves the new version: median | 99 % |"
     );
     println!("|---|---|---|---|---|---|---|---|---|");
     let folder = tempfile::tempdir().expect("a folder");

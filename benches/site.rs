@@ -79,8 +79,8 @@ async fn load() {
     let refreshes = generated.load(Relaxed) - 1;
     let seconds = EXTENT.load.as_secs_f64();
     println!(
-        "| a page that is regenerated each second, {:.0} requests a second in process | {:.1} statements a refresh, {:.1} a second that ask what has \
-         been invalidated, {:.6} a request |",
+        "| a page that is regenerated every second, with {:.0} requests per second in process | {:.1} statements per refresh, {:.1} per second for the \
+         sync, {:.6} per request |",
         requests as f64 / seconds,
         others as f64 / refreshes as f64,
         syncs as f64 / seconds,
@@ -156,12 +156,12 @@ async fn million() {
         }
         let (_, others) = database.take();
         println!(
-            "| {name}: {which} | {time:.1?} a request, {:.3} statements a request |",
+            "| {name}: {which} | {time:.1?} per request, {:.3} statements per request |",
             others as f64 / f64::from(EXTENT.requests)
         );
     }
     println!("| {name}: the first answer after a start | {first:.1?} |");
-    println!("| {name}: the same rows by sqlx alone, from 8 tasks | {alone:.1?} a row |");
+    println!("| {name}: the same rows by sqlx alone, from 8 tasks | {alone:.1?} per row |");
     println!(
         "| {name}: the process's memory, before / after | {} / {} MiB |",
         resident,

@@ -16,8 +16,8 @@ pub(crate) use perennial_store::clock::{YEAR, duration, micros};
 /// short suspension.
 const SUSPENSION: Duration = Duration::from_secs(1);
 
-/// The monotonic clock, which stands still while the machine is suspended, and the time of
-/// suspensions, which is [added](Self::resumed) once in a sync interval.
+/// The monotonic clock, together with the time for which the machine was suspended. The monotonic clock stands
+/// still during a suspension, so that time is [added](Self::resumed) once per sync interval.
 #[derive(Debug)]
 pub(crate) struct Clock {
     start: Instant,

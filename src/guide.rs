@@ -11,8 +11,9 @@
 //!
 //! The repository has these chapters as a book, with an introduction, a tutorial in ten steps and concepts with drawings.
 
-/// Makes a module of each file. At its end, a file defines its links as paths of the repository.
-/// The definitions here stand before the file's text, and Markdown takes the first one.
+/// Makes a module of each file. At its end, each file defines its links as paths in the repository. The
+/// definitions here, which lead to rustdoc pages, stand before the file's text. If a link is defined twice,
+/// Markdown takes the first definition.
 macro_rules! chapters {
     ($($name:ident $file:literal,)*) => {$(
         #[doc = "

@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Escape {
-    /// As text of HTML or XML, also within quotes.
+    /// As HTML or XML text, also inside of quotes.
     Text,
-    /// As a string of JSON, which may stand in a script of HTML.
+    /// As a JSON string, which may be part of a script in HTML.
     Json,
     /// As it is.
     Html,
@@ -89,7 +89,8 @@ pub(crate) struct HolePlaces {
 }
 
 impl HolePlaces {
-    /// Returns true if these are places of a body of this length, as what was read from the database may not be.
+    /// Returns true if all places lie within a body of this length. Places that were read from the database may
+    /// be wrong.
     pub(crate) fn fit(&self, length: usize) -> bool {
         let are_known = |place: &Place| place.name < self.names.len() && place.at <= length;
         self.places.iter().all(are_known) && self.places.is_sorted_by_key(|place| place.at)

@@ -101,10 +101,9 @@ pub(crate) enum Part {
     Query,
 }
 
-/// Returns the normal form of a path or a query (RFC 3986 §6.2.2): `%41` is `A`, as the character
-/// needs no encoding, and `%c3` is `%C3`. A character outside of ASCII is encoded. In a query, `+`
-/// is `%20`, as in HTML's forms. A `%` that begins no encoding is `%25`. Borrows a text that has
-/// this form.
+/// Returns the normal form of a path or a query (RFC 3986 §6.2.2): `%41` is `A`, as the character needs no
+/// encoding, and `%c3` is `%C3`. A character outside of ASCII is encoded. In a query, `+` is `%20`, as in HTML
+/// forms. A `%` that does not begin an encoding is `%25`. A string that has this form already is borrowed.
 pub(crate) fn normal(text: &str, part: Part) -> Cow<'_, str> {
     if is_plain(text) && !(part == Part::Query && text.contains('+')) {
         return Cow::Borrowed(text);
@@ -145,7 +144,7 @@ pub(crate) fn normal(text: &str, part: Part) -> Cow<'_, str> {
     }
 }
 
-/// Returns true for a text without encodings, and without characters that need one.
+/// Returns true for a string without encodings, and without characters that need one.
 fn is_plain(text: &str) -> bool {
     text.is_ascii() && !text.as_bytes().contains(&b'%')
 }
@@ -170,7 +169,7 @@ fn joined<'a>(parameters: impl Iterator<Item = (Cow<'a, str>, &'a str)>) -> Stri
     raw.join("&")
 }
 
-/// Returns each parameter unchanged, with its decoded name: `%61=1` and `a=2` have one name.
+/// Returns each parameter unchanged, with its decoded name: `%61=1` and `a=2` have the same name.
 fn parameters(query: &str) -> impl Iterator<Item = (Cow<'_, str>, &str)> {
     query.split('&').map(|raw| {
         let name = raw.split('=').next().unwrap_or_default();
@@ -296,7 +295,8 @@ mod tests {
         }
     }
 
-    /// The expected numbers are literals, so that another build or release cannot have others.
+    /// The expected numbers are literals, so the test fails if another build or release computes different
+    /// ones.
     #[test]
     fn jitter_is_the_same_in_every_process_and_release() {
         for (key, place) in [

@@ -22,8 +22,9 @@ words! {
         /// - All content is stale once the executable has changed, by its time of modification.
         /// - The visitor whose request regenerates waits for the new version, and gets the failure
         ///   of a generator even if there is an old version. There is no cooldown.
-        /// - The first version of each page is compared with the page for its visitor's own request, which runs the
-        ///   handler a few times more: a page that differs by a header which is not in its key is a warning.
+        /// - The first version of each page is compared with the page for its visitor's own request, which runs
+        ///   the handler a few times more: if the page depends on a header that is not in its key, the log has
+        ///   a warning.
         Development => "development",
     }
 }

@@ -10,8 +10,8 @@ use std::{
 
 use perennial_store::locked;
 
-/// The places of the locks, in the order in which a thread may take them. A thread never holds two locks of
-/// one place.
+/// The places of the locks, in the order in which a thread may take them. A thread never holds two locks of the
+/// same place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Place {
     /// The regenerations of the process.
@@ -20,8 +20,8 @@ pub(crate) enum Place {
     PeerLeases,
     /// The timeline of the sync.
     Sync,
-    /// What the outbox and the housekeeping have to do again, and what was logged. No other lock is taken
-    /// under one of these.
+    /// The locks of the lists of work that the outbox and the housekeeping have to repeat, and of what was
+    /// logged. No other lock is taken while one of these is held.
     Last,
 }
 
@@ -44,7 +44,7 @@ impl<T> Ordered<T> {
         Self { place, mutex }
     }
 
-    /// Locks the mutex, also after a panic of another thread under it.
+    /// Locks the mutex, even if another thread has panicked while it held it.
     ///
     /// # Panics
     ///
@@ -140,7 +140,8 @@ mod held {
 }
 
 use held::Held;
-/// Stands where events are emitted and generators begin. Does nothing in a release build.
+/// Panics if a lock is held. It is called where events are emitted and where generators begin. Does nothing in
+/// a release build.
 pub(crate) use held::assert_none as assert_no_lock_is_held;
 
 #[cfg(test)]

@@ -414,8 +414,8 @@ impl Refresh {
         self.cooldown.unwrap_or_else(default)
     }
 
-    /// Returns the cooldown after a failure without a servable version: a second, doubled with each
-    /// failure before, up to the cooldown.
+    /// Returns the cooldown after a failure if no version may be served: one second, doubled with each previous
+    /// failure, and at most the policy's cooldown.
     pub(crate) fn cooldown_after(&self, failures: u32) -> Duration {
         let longest = self.cooldown_time();
         Pauses::growing(timing::FIRST_COOLDOWN, longest).after(failures)
@@ -435,9 +435,9 @@ impl Refresh {
         (self.verify > 0.0).then(|| verified_after(self.verify, unit()))
     }
 
-    /// Returns the interval, counted from the publish, of a version that was generated at these times, or
-    /// `None` if no schedule decides. `unit` is that of [`interval_at`](Self::interval_at). If the schedule
-    /// panics, which is logged as an error, the version is stale after the cooldown.
+    /// Returns the interval of a version that was generated at these times, counted from the time at which it
+    /// was published, or `None` if no schedule decides. `unit` is that of [`interval_at`](Self::interval_at).
+    /// If the schedule panics, which is logged as an error, the version is stale after the cooldown.
     pub(crate) fn scheduled(&self, times: GenerationTimes, unit: f64) -> Option<Duration> {
         let schedule = &**self.schedule.as_ref()?;
         let began = SystemTime::UNIX_EPOCH + duration(times.began);
@@ -485,8 +485,9 @@ impl From<Duration> for Refresh {
     }
 }
 
-/// Returns the age at which a version is verified: of many versions, `fraction` of them in each hour. `unit` is the
-/// place of the version among all, from 0 to 1.
+/// Returns the age at which a version is verified. In each hour, a part of all versions is verified, namely
+/// `fraction`. `unit` is a number from 0 to 1 that differs from version to version, and decides which versions
+/// these are.
 fn verified_after(fraction: f64, unit: f64) -> Duration {
     const HOUR: f64 = 3600.0;
     // The time to the first event of a Poisson process.

@@ -8,8 +8,7 @@ pub(crate) use perennial_store::timing::{
     STATEMENT_TIMEOUT, random_unit,
 };
 
-/// The pauses between two questions to the store while visitors wait for another process's
-/// generator.
+/// The pauses between two queries to the store while visitors wait for another process's generator.
 pub(crate) const POLL_PAUSES: Pauses =
     Pauses::growing(Duration::from_millis(20), Duration::from_millis(500));
 
@@ -17,12 +16,12 @@ pub(crate) const POLL_PAUSES: Pauses =
 pub(crate) const PUBLISH_PAUSES: Pauses =
     Pauses::growing(Duration::from_millis(100), RECHECK_INTERVAL);
 
-/// The pauses between two tries of an invalidation.
+/// The pauses between two attempts to invalidate.
 pub(crate) const INVALIDATE_PAUSES: Pauses =
     Pauses::growing(Duration::from_millis(100), Duration::from_secs(5));
 
-/// The time after which a version that this code cannot use is published over although it is fresh: in most deploys,
-/// the processes that could use it have ended long before.
+/// The age after which a fresh version that this code cannot use is replaced: in most deploys, the processes
+/// that could use it have ended long before.
 pub(crate) const KEPT_APART_FOR: Duration = Duration::from_secs(3600);
 
 /// The default time that the visitor whose request started a regeneration waits for the new page.
@@ -53,13 +52,13 @@ pub(crate) const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 /// than [`SYNC_INTERVAL`], so that requests that follow one another do not wait.
 pub(crate) const SYNC_OVERDUE_AFTER: Duration = Duration::from_millis(1250);
 
-/// The time limit of the repetitions of a failing publish.
+/// The time limit for retrying a publish that fails.
 pub(crate) const PUBLISH_RETRY_LIMIT: Duration = Duration::from_secs(15);
 
 /// The time for which a failing invalidation by a layer is tried again.
 pub(crate) const INVALIDATE_RETRY_LIMIT: Duration = Duration::from_secs(60);
 
-/// The part of that time that a shutdown waits for.
+/// The part of [`INVALIDATE_RETRY_LIMIT`] for which a shutdown waits.
 pub(crate) const INVALIDATE_RETRY_LIMIT_AT_SHUTDOWN: Duration = Duration::from_secs(10);
 
 /// The time after which a row of the outbox that the database refused to number is tried again.
@@ -72,8 +71,8 @@ pub(crate) const INVALIDATE_RESPONSE_WAIT: Duration = Duration::from_secs(5);
 /// seconds.
 pub(crate) const CLOCK_TOLERANCE: Duration = Duration::from_secs(5);
 
-/// The time after which a page that has changed by itself is judged: longer than a handler takes from its commit to
-/// its invalidation, and than a process takes to hear of it.
+/// The time after which a page is judged that has changed without an invalidation. It is longer than a handler
+/// takes from its commit to its invalidation, and than a process takes to hear of it.
 pub(crate) const MISSED_INVALIDATION_WAIT: Duration = Duration::from_secs(5);
 
 /// The time between two writes of the figures that a process shares.
@@ -88,7 +87,8 @@ pub(crate) const AUTHOR_CONTENT_WAIT: Duration = Duration::from_secs(4);
 /// The time that the function of a hole may take for one visitor, who waits for it.
 pub(crate) const HOLE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The same for a hole that is streamed, for which the visitor waits with the rest of the page before its eyes.
+/// The time limit for the function of a streamed hole. It is longer, because the visitor already sees the rest
+/// of the page.
 pub(crate) const STREAMED_HOLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The shortest time between two lines of the log about one hole.
@@ -110,9 +110,9 @@ pub(crate) const MAX_NEGATIVE_INTERVAL: Duration = Duration::from_secs(60);
 /// The default retention of stale entries and unused locks.
 pub(crate) const DEFAULT_RETENTION: Duration = Duration::from_hours(24 * 90);
 
-/// The minimum age of the invalidations that pruning removes. A purge of everything takes their
-/// place, with the epoch of the newest removed one. The purge also discards the result of a
-/// generator that has run since before that epoch: few run for as long as this age.
+/// The minimum age of the invalidations that pruning removes. A purge of everything takes their place, with the
+/// epoch of the newest removed one. That purge also discards the result of a generator that began before that
+/// epoch, but hardly any generator runs for so long.
 pub(crate) const INVALIDATION_RETENTION: Duration = Duration::from_hours(1);
 
 /// The time between two checks whether the store is within its ceiling.

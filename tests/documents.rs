@@ -148,3 +148,57 @@ fn quotes_of_the_troubleshooting_chapter_stand_in_the_code() {
     }
     assert!(quotes > 20, "{quotes} quotes");
 }
+
+/// The chapter of errors is made of what the code says about each kind. `PERENNIAL_UPDATE=1` writes it.
+#[test]
+fn chapter_of_errors_says_what_the_code_says() {
+    let code = fs::read_to_string(root().join("crates/store/src/error.rs")).expect("is read");
+    let (_, kinds) = code.split_once("pub enum ErrorKind").expect("is there");
+    let mut chapter = "# Errors\n\n\
+        Every operation returns the same type, `perennial::Error`. A program matches on its `kind()`, and a person reads its \
+        message: `{error}` is the message alone, and `{error:#}` adds the causes. This table is generated from the code.\n\n\
+        | `ErrorKind` | in logs and metrics | meaning, and what to do |\n|---|---|---|\n"
+        .to_owned();
+    let (mut meaning, mut count) = (Vec::new(), 0);
+    for line in kinds.lines().map(str::trim) {
+        if let Some(text) = line.strip_prefix("/// ") {
+            meaning.push(text);
+        } else if let Some((kind, word)) = line.split_once(" => ") {
+            let word = word.trim_matches(['"', ',']);
+            chapter += &format!("| `{kind}` | `{word}` | {} |\n", meaning.join(" "));
+            meaning.clear();
+            count += 1;
+        } else if line == "}" {
+            break;
+        }
+    }
+    assert!(count > 8, "{count} kinds");
+    chapter += "\n[Troubleshooting](../troubleshooting.md) lists messages, and [is my page cached?](is-my-page-cached.md) the answers \
+        that visitors get.\n";
+    let file = root().join("docs/guide/errors.md");
+    if std::env::var_os("PERENNIAL_UPDATE").is_some() {
+        fs::write(&file, &chapter).expect("is written");
+    }
+    let present = fs::read_to_string(&file).unwrap_or_default();
+    assert_eq!(
+        present,
+        chapter,
+        "PERENNIAL_UPDATE=1 writes {}",
+        file.display()
+    );
+}
+
+/// What the chapter on operating removes is what the first start makes.
+#[cfg(feature = "sqlite")]
+#[test]
+fn uninstalling_removes_each_table() {
+    let chapter = fs::read_to_string(root().join("docs/guide/operating.md")).expect("is read");
+    let (_, dropped) = chapter.split_once("DROP TABLE ").expect("is there");
+    let (dropped, _) = dropped.split_once(';').expect("ends");
+    let dropped: BTreeSet<_> = dropped.split(", ").collect();
+    let ddl = perennial::Perennial::builder().ddl("sqlite://site.db");
+    let ddl = ddl.expect("is known");
+    let made = ddl.split("CREATE TABLE IF NOT EXISTS ").skip(1);
+    let made: BTreeSet<_> = made.filter_map(|it| it.split([' ', '(']).next()).collect();
+    assert_eq!(dropped, made);
+}

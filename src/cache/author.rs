@@ -16,7 +16,7 @@ pub(crate) async fn scope<F: Future>(site: SiteId, min_epoch: Epoch, run: F) -> 
     AUTHOR.scope((site, min_epoch), run).await
 }
 
-/// Runs the code as in this task, wherever it is polled.
+/// Runs the future for the same author as this task does, even if another task polls it.
 pub(crate) fn carried<F: Future>(run: F) -> impl Future<Output = F::Output> {
     let author = AUTHOR.try_with(|author| *author).ok();
     async move {

@@ -35,7 +35,8 @@ use crate::{
 
 const HOUR: Refresh = Refresh::every(Duration::from_hours(1));
 
-/// Returns the environment of a process with an SQLite file in this folder, whose store may grow.
+/// Returns the environment of a process whose store is an SQLite file in this folder, without a limit on its
+/// size.
 async fn environment(folder: &tempfile::TempDir) -> Environment {
     environment_with_capacity(folder, None).await
 }

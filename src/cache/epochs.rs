@@ -23,9 +23,9 @@ pub(crate) enum RevisionEpoch {
     NoRevision,
     /// The revision has this epoch.
     Announced(Epoch),
-    /// The process has not stored its revision yet. This value is greater than each epoch, so that meanwhile
-    /// everything that other processes have generated counts as stale. A version that this process stores
-    /// with it becomes stale once the revision has an epoch.
+    /// The process has not stored its revision yet. This value is greater than any epoch, so that meanwhile
+    /// everything that other processes have generated counts as stale. A version that this process stores with
+    /// it becomes stale once the revision has an epoch.
     Unannounced,
 }
 
@@ -53,11 +53,11 @@ impl From<RevisionEpoch> for i64 {
 }
 
 /// What was known of invalidations before a generator began: by this process, or by the database when it was
-/// asked for the lock. Content is stored with nothing later, because the generator may have read its data
-/// before a later invalidation was made.
+/// asked for the lock. Content is never stored with a later epoch than this, because the generator may have
+/// read its data before a later invalidation was made.
 ///
-/// The epoch may be later than what this process has heard of. So it says what the *data* of the generator
-/// cannot be older than, and nothing about parts that come from memory; see
+/// The epoch may be later than what this process has heard of. It only says that the *data* that the generator
+/// reads are at least as new. It says nothing about parts that come from memory; see
 /// [`Inherited::limit_epoch`](crate::cache::parts::Inherited::limit_epoch).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Snapshot {

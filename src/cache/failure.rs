@@ -53,7 +53,7 @@ pub(crate) struct Failure {
     pub(crate) error: GeneratorError,
     /// The generator's response, if there is one.
     pub(crate) response: Option<Arc<Response<Bytes>>>,
-    /// The time until another attempt, which grows with the number of failures before.
+    /// The time until another attempt, which grows with the number of previous failures.
     pub(crate) retry_in: Duration,
 }
 
@@ -79,7 +79,7 @@ impl Failure {
         text.into()
     }
 
-    /// Adds the time until another attempt, also to the response as `Retry-After`.
+    /// Adds the time until another attempt, and sends it in the response as `Retry-After`.
     pub(crate) fn retrying(mut self, retry_in: Duration) -> Self {
         self.retry_in = retry_in;
         if let Some(response) = &mut self.response {

@@ -20,8 +20,8 @@ use crate::{
     event::Observer,
 };
 
-/// The approximate size of an entry beside its text and content: the version, map entries, counters
-/// and pointers.
+/// The approximate size of an entry without its text and content: the version, map entries, counters and
+/// pointers.
 const OVERHEAD: usize = 256 + size_of::<Page>() + size_of::<Version>();
 
 /// The approximate weight of a small entry.
@@ -37,8 +37,8 @@ pub(crate) struct Memory {
 #[derive(Clone)]
 struct Evictions(Observer);
 
-/// What has left memory by one call of the cache. The cache drops it after its own lock, and the drop reports
-/// the keys and ends the values.
+/// The entries that one call to the cache has evicted. They are dropped after the cache has released its lock.
+/// The drop reports the keys, and drops the values of the application.
 #[derive(Default)]
 struct EvictionBatch {
     observer: Option<Observer>,
@@ -72,7 +72,7 @@ impl Drop for EvictionBatch {
 struct Weight;
 
 impl Memory {
-    /// Creates a memory tier of this many bytes, in which a body of up to `largest` bytes has room.
+    /// Creates a memory tier of this many bytes, in which a body of up to `largest` bytes fits.
     pub(crate) fn new(bytes: u64, largest: usize, observer: Observer) -> Self {
         // Each shard bounds its own part of the capacity. There are few shards, so that a part has room for
         // some bodies of the largest size.
@@ -105,8 +105,8 @@ impl Memory {
         self.entries.get(key)
     }
 
-    /// Returns the entry of this key as [`get`](Self::get) does, or a copy of this thread's of a page that the thread has
-    /// served often. Nothing is kept in a copy: what is decoded of it is decoded for each.
+    /// Returns the entry of this key as [`get`](Self::get) does. If this thread has served the page often, it
+    /// returns the thread's own copy. A copy does not keep decoded values: they are decoded again each time.
     #[inline]
     pub(crate) fn get_or_copy(&self, key: &str) -> Option<CacheEntry> {
         let (copied, hit_count) = self.changes.get(key);
@@ -136,7 +136,7 @@ impl Memory {
             .collect()
     }
 
-    /// Returns true if any entry has such metadata. Reads all entries.
+    /// Returns true if the condition holds for the metadata of any entry. Reads all entries.
     pub(crate) fn any(&self, mut is_it: impl FnMut(&Meta) -> bool) -> bool {
         self.entries.iter().any(|(_, entry)| match &entry {
             CacheEntry::Version(version) => is_it(&version.page.meta),
@@ -252,7 +252,8 @@ mod tests {
         assert_eq!(memory.weight(), 0);
     }
 
-    /// What an operator sets as the capacity is what the allocator gives.
+    /// The weights of pages add up to the memory that the allocator has given out for them, so an operator who
+    /// sets a capacity gets what was set.
     #[test]
     fn weight_of_pages_is_what_they_take_of_the_allocator() {
         const PAGES: u64 = 1000;

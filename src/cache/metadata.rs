@@ -36,9 +36,9 @@ pub(crate) struct Metadata {
     /// Later invalidations apply to the version.
     #[serde(skip)]
     pub(crate) epoch: Epoch,
-    /// This process's latest [sighting](crate::cache::epochs::Sighting) before the generator began, so that
-    /// rows which were seen by then do not apply to the version. A version from the store has the first one,
-    /// as sightings mean nothing to other processes.
+    /// This process's latest [sighting](crate::cache::epochs::Sighting) before the generator began. Rows of the
+    /// outbox that were seen by then do not apply to the version. A version from the store has the very first
+    /// sighting, because the sightings of one process mean nothing to others.
     #[serde(skip)]
     pub(crate) sightings: Sighting,
     /// The revision of the generating process.
@@ -108,7 +108,7 @@ pub(crate) struct Description {
     /// The revision of the code, by its name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) code: Option<String>,
-    /// The key, if its name in the store is another one.
+    /// The key, if its name in the store is different.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) key: Option<String>,
 }
@@ -161,9 +161,9 @@ pub(crate) struct Meta {
     pub(crate) stored: Metadata,
     /// The status of the response.
     status: StatusCode,
-    /// The interval and the limits of staleness that the response's headers declare, or `None` if they
-    /// declare none. Few pages have them, so they are boxed, which keeps the fields that each hit reads
-    /// together.
+    /// The interval and the limits of staleness that the response's headers declare, or `None` if they declare
+    /// none. Few pages have them, so they are boxed: that way, the other fields, which each hit reads, are
+    /// close together in memory.
     declared: Option<Box<Terms>>,
     /// A hash of the key from 0 to 1. Multiplied by [`Refresh::jitter`], it is this key's fixed share of the
     /// spread.
@@ -205,7 +205,7 @@ impl Meta {
         Self::new(key, stored)
     }
 
-    /// Returns a copy that shares no counter with this one but those of its tags.
+    /// Returns a copy that shares no reference counter with this one, except for those of its tags.
     pub(crate) fn copied(&self) -> Self {
         Self {
             key: self.key.clone(),
@@ -259,9 +259,9 @@ impl Meta {
         terms::is_negative(self.status)
     }
 
-    /// Returns the validity by a list that has changed this many times. `check` asks the list, which is
-    /// needed once after each change. A validity never gets better: of the last one and the new one, the
-    /// worse one holds.
+    /// Returns the validity according to a list that has changed this many times. `check` asks the list, which
+    /// is needed only once after each change. A version that was invalidated never becomes valid again, so the
+    /// worse of the last and the new result holds.
     pub(crate) fn validity_at(&self, changes: u64, check: impl FnOnce() -> Validity) -> Validity {
         let cached = self.validity.load(Relaxed);
         let before = Validity::ALL[(cached & 3) as usize];
@@ -328,7 +328,7 @@ impl Meta {
     }
 }
 
-/// Returns the interval that a response would have, generated now.
+/// Returns the interval that a response would have if it were generated now.
 pub(crate) fn interval_of<B>(response: &Response<B>, policy: &Refresh) -> Duration {
     let after = response.extensions().get::<RefreshAfter>();
     let metadata = Metadata {

@@ -23,8 +23,8 @@ use crate::{
     timing::MISSED_INVALIDATION_WAIT,
 };
 
-/// The number of findings that are kept, of those that wait for their judgement, and of pages that a warning has
-/// named.
+/// The most findings that are kept while they wait for their judgement, and the most pages that are remembered
+/// as already named in a warning.
 const MAX_KEPT: usize = 100;
 
 /// The missed invalidations that this process has noticed.
@@ -99,7 +99,8 @@ impl MissedInvalidations {
         }
     }
 
-    /// Judges the findings of which all invalidations are known, by a sync that began at this time.
+    /// Judges the findings that are old enough: a sync that began at this time has told the process all
+    /// invalidations that matter for them.
     pub(crate) fn judge(
         &self,
         synced_at: Tick,
@@ -130,7 +131,7 @@ impl MissedInvalidations {
         }
     }
 
-    /// Returns the latest ones, the latest one first.
+    /// Returns the latest missed invalidations, the latest one first.
     pub(crate) fn latest(&self) -> Vec<Arc<MissedInvalidation>> {
         self.0.lock().missed.iter().cloned().collect()
     }
@@ -156,8 +157,8 @@ fn warn(found: &MissedInvalidation) {
     );
 }
 
-/// Returns the size of the part that differs: what is left of the longer text between what both begin with, and
-/// what both end with.
+/// Returns the size of the part that differs. That is the length of the longer text without the beginning and
+/// the end that both have in common.
 fn difference(old: &[u8], new: &[u8]) -> usize {
     let same = |(a, b): &(&u8, &u8)| a == b;
     let begin = old.iter().zip(new).take_while(same).count();

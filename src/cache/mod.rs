@@ -256,7 +256,7 @@ impl Cache {
         self.lookup_in(|| self.memory.get_or_copy(key), key, policy, now)
     }
 
-    /// Answers as [`lookup`](Self::lookup) does, by a version that keeps what is decoded of it.
+    /// Answers as [`lookup`](Self::lookup) does, with a version that keeps its decoded value.
     pub(crate) fn lookup_decoded(&self, key: &str, policy: &Refresh, now: Tick) -> Lookup {
         self.lookup_in(|| self.memory.get(key), key, policy, now)
     }
@@ -313,8 +313,9 @@ impl Cache {
         visit.await
     }
 
-    /// Visits content for the author of a change, for a limited time: what the author waits in has a limit of its own,
-    /// such as a hole, and would show nothing. Afterwards the author gets what others get.
+    /// Visits content for the author of a change, for a limited time. The caller may have a time limit of its
+    /// own, as a hole has, and would show nothing if the visit took longer. After that time, the author gets
+    /// what everybody gets.
     pub(crate) async fn visit_as_author(
         &self,
         visit: impl Future<Output = Visited>,
@@ -404,10 +405,11 @@ impl Cache {
         }
     }
 
-    /// Invalidates a resource, and visits it as a visitor who demands a regeneration. For a regeneration that
-    /// is under way, here or in another process, the visit waits for the policy's `timeout` at most, and then
-    /// for its own. The answer is older than the invalidation after a failure, in a cooldown, while the
-    /// database fails, and after that time; the next visit regenerates the page then.
+    /// Invalidates a resource, and visits it as a visitor who demands a regeneration. If a regeneration is
+    /// under way already, here or in another process, the visit waits for it, for the policy's `timeout` at
+    /// most, and then runs a regeneration of its own. In four cases the answer may still be older than the
+    /// invalidation: after a failure, in a cooldown, while the database fails, and after that time. The next
+    /// visit then regenerates the page.
     pub(crate) async fn regenerate(
         &self,
         key: &str,

@@ -57,8 +57,8 @@ pub(crate) struct RunContext {
     until: Instant,
     /// The epoch of the content: what this process or the database knew before the generator began.
     epoch: Epoch,
-    /// This process has synced since then. The epoch may be of an invalidation that left no name, so the list
-    /// alone does not say so.
+    /// True if this process has synced since the epoch was set. The list alone does not say that, because an
+    /// invalidation may have had this epoch without leaving a name.
     has_synced: AtomicBool,
 }
 
@@ -96,9 +96,10 @@ pub(crate) struct Inherited {
     pub(crate) depends_on_everything: bool,
     /// The time at which the first of the parts is stale.
     fresh_until: Option<Instant>,
-    /// The time at which the content ends: the first that the generator has set, or that of the first of the parts.
+    /// The time at which the content expires: the earliest of those that the generator has set, and of those of
+    /// its parts.
     ends_at: Option<Instant>,
-    /// The shortest one that the generator has set.
+    /// The shortest time after which the content is stale, of those that the generator has set.
     pub(crate) refresh_after: Option<Duration>,
     /// The latest epoch up to which no part has missed an invalidation. `None` means that there are no parts.
     parts_epoch: Option<Epoch>,
@@ -174,8 +175,8 @@ impl Inherited {
 
 impl RunContext {
     /// Creates the context of a generator of this key. `outer` are the generators that wait for it. Its calls
-    /// for parts wait until three quarters of `timeout` have passed at most, which leaves it the rest to
-    /// render. `epoch` is the epoch of the content.
+    /// for parts wait no longer than until three quarters of `timeout` have passed, so that the generator has
+    /// the rest of the time to render. `epoch` is the epoch of the content.
     pub(crate) fn for_generator(
         site: SiteId,
         key: &Arc<str>,
@@ -275,7 +276,7 @@ impl RunContext {
             .is_some_and(|chain| chain.has(site, key))
     }
 
-    /// Returns the time until which the run waits for parts, or `None` if that has come.
+    /// Returns the time until which the run waits for parts, or `None` if that time has passed.
     pub(crate) fn waits_until(&self) -> Option<Instant> {
         Some(self.until).filter(|until| *until > Instant::now())
     }
@@ -312,14 +313,14 @@ impl RunContext {
         self.change(|inherited| inherited.tags.extend(tags));
     }
 
-    /// Sets the age at which what this run generates is stale, unless a shorter one is set.
+    /// Sets the age at which the result of this run becomes stale, unless a shorter one is set already.
     pub(crate) fn refresh_after(&self, age: Duration) {
         let mut inherited = locked(&self.inherited);
         let set_before = inherited.refresh_after.into_iter();
         inherited.refresh_after = set_before.chain([age]).min();
     }
 
-    /// Ends what this run generates after this time from now, unless it ends earlier.
+    /// Lets the result of this run expire after this time, counted from now, unless it expires earlier anyway.
     pub(crate) fn expire_after(&self, left: Duration) {
         locked(&self.inherited).limit_end(Some(left));
     }
@@ -350,8 +351,8 @@ impl fmt::Debug for RunContext {
     }
 }
 
-/// Returns true while any generator runs in this process. If none does, each request is a visitor's, and
-/// there is no context to look for. This is what a hit reads.
+/// Returns true while any generator runs in this process. If none does, each request is a visitor's, and there
+/// is no context to look for. This check is cheap enough for every hit.
 #[inline(always)]
 pub(crate) fn is_any_running() -> bool {
     RUNNING.load(Relaxed) != 0
@@ -373,8 +374,8 @@ pub(crate) fn generator() -> Option<Arc<RunContext>> {
     current().filter(|run| run.is_generator)
 }
 
-/// Returns true if this task runs the generator of this key, or one that it waits for: to wait for the key
-/// would mean to wait for itself.
+/// Returns true if waiting for the key would be waiting for oneself: this task runs the generator of the key,
+/// or a generator for which the generator of the key is waiting.
 pub(crate) fn waits_for_itself(site: SiteId, key: &str) -> bool {
     current().is_some_and(|run| run.is_within(site, key))
 }

@@ -38,7 +38,7 @@ impl PeerLeases {
         leases.keys().cloned().collect()
     }
 
-    /// Updates the leases by the answer to a sync that was sent at `asked`, about the keys that
+    /// Updates the leases from the answer to a sync that was sent at `asked`, about the keys that
     /// [`to_ask`](Self::to_ask) returned.
     pub(crate) fn on_sync(&self, keys: &[String], pages: &[PeerLeaseState], asked: Tick) {
         let mut leases = self.0.lock();

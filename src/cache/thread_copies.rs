@@ -34,7 +34,8 @@ const SLOTS: usize = 16;
 /// The number of hits of a thread after which it copies a page: fewer cost less than the copy.
 const COPIED_AFTER: u32 = 64;
 
-/// Each such hit on a copy asks the memory tier, which otherwise would evict the hottest pages as unused.
+/// After this many hits on a copy, one of them asks the memory tier. Otherwise the tier would evict the hottest
+/// pages as unused.
 const ASKED_EACH: u32 = 256;
 
 /// The number of changes in each group of keys of a memory tier.
@@ -44,7 +45,8 @@ pub(super) struct Changes {
     groups: Box<[Group; GROUPS]>,
 }
 
-/// Groups share no cache line: it is read by each hit, and written by changes alone.
+/// The number of changes of a group of keys. Each group has a cache line of its own: every hit reads it, and
+/// only changes write it.
 #[derive(Default)]
 #[repr(align(128))]
 struct Group(AtomicU64);
@@ -53,7 +55,7 @@ struct Group(AtomicU64);
 struct Slot {
     tier: u64,
     hash: u64,
-    /// The hits of this thread on the page, one after the other.
+    /// The consecutive hits of this thread on the page.
     hits: u32,
     copy: Option<Copy>,
 }
@@ -87,7 +89,8 @@ pub(super) enum Copied {
     },
 }
 
-/// What a hit was counted under, for the copy that may follow it.
+/// The hash and the number of changes under which a hit was counted. If the thread makes a copy afterwards, it
+/// needs them.
 #[derive(Clone, Copy)]
 pub(super) struct HitCount {
     hash: u64,
@@ -179,7 +182,7 @@ impl Changes {
     }
 }
 
-/// The groups are the same for all threads.
+/// Returns the hash of a key, which decides on its group. All threads use the same hash.
 fn hash(key: &str) -> u64 {
     FixedState::default().hash_one(key)
 }
@@ -261,7 +264,7 @@ mod tests {
         }
     }
 
-    /// What is inserted is what each hit gets that begins afterwards, in each thread.
+    /// Every hit that begins after an insertion has returned gets the inserted version, in each thread.
     #[test]
     fn no_thread_gets_a_version_from_before_a_change_that_has_returned() {
         let (memory, inserted, is_over) = (memory(), AtomicI64::new(0), AtomicBool::new(false));

@@ -13,8 +13,7 @@ pub(super) fn is_logged(kind: Frequent) -> bool {
     }
 }
 
-/// Logs an event with its fields: first texts, then values of the enums in `words.rs`, then a
-/// fence.
+/// Logs an event with its fields: first strings, then values of the enums in `words.rs`, then a fence.
 macro_rules! lines {
     ($event:ident $(
         $variant:ident [$($text:ident)*] [$($word:ident)*] [$($fence:ident)*] $level:ident $target:literal $message:literal;

@@ -125,7 +125,7 @@ pub(super) fn stale(since: Duration) {
     histogram!("perennial_stale_age_seconds").record(since);
 }
 
-/// Records the figures that are counted without a recorder.
+/// Records the figures that Perennial counts by itself, even when no recorder is installed.
 #[allow(clippy::cast_precision_loss, reason = "a gauge is a float")]
 pub(crate) fn figures(stats: &Stats) {
     for served in Served::all() {

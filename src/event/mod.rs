@@ -80,16 +80,17 @@ pub enum Event {
     /// This process has invalidated resources, or stored its new revision.
     #[non_exhaustive]
     Invalidated {
-        /// The stored name: `key:`, `prefix:`, `tag:`, `tag_prefix:`, of a purge `purged:`, `purged_prefix:`,
-        /// `purged_tag:`, `purged_tag_prefix:`, or `revision:`; and then the key, prefix, tag or revision. A long one is
-        /// cut, and ends with its digest.
+        /// The stored name: a prefix, followed by the key, prefix, tag or revision. For an invalidation the
+        /// prefix is `key:`, `prefix:`, `tag:` or `tag_prefix:`; for a purge `purged:`, `purged_prefix:`,
+        /// `purged_tag:` or `purged_tag_prefix:`; for a revision `revision:`. A long name is cut, and ends with
+        /// its digest.
         name: Arc<str>,
         /// The epoch of the invalidation.
         epoch: Epoch,
     },
-    /// A page with tags was regenerated for its age, and its content was another one, although nobody had
-    /// invalidated it: some code, or a trigger, has forgotten a tag. Emitted some seconds later, by the first
-    /// request from then on.
+    /// A page with tags was regenerated because of its age, and its content had changed although nobody had
+    /// invalidated it. Some code, or a trigger, has forgotten a tag. The event is emitted a few seconds later,
+    /// when the next request comes.
     MissedInvalidation(Arc<MissedInvalidation>),
     /// This process has purged a resource.
     #[non_exhaustive]
@@ -129,8 +130,8 @@ pub enum Event {
         /// The error.
         error: Arc<str>,
     },
-    /// The database works again at an operation. Or another operation has succeeded, a minute or more after the
-    /// last failure of this one.
+    /// An operation works again after the database had failed in it. This is also emitted if another operation
+    /// succeeds a minute or more after the last failure of this one.
     #[non_exhaustive]
     DatabaseBack {
         /// The operation, such as `probe`.

@@ -59,12 +59,12 @@ pub struct MinuteStats {
 #[derive(Default)]
 pub(crate) struct LastHour {
     minutes: VecDeque<MinuteStats>,
-    /// The counts until the last call, in the place of a minute's.
+    /// The counts up to the last call, from which the counts of a minute follow.
     before: MinuteStats,
 }
 
 impl LastHour {
-    /// Adds what has happened since the last call to this minute.
+    /// Adds to this minute what has happened since the last call.
     pub(crate) fn add(&mut self, stats: &Stats, minute: u64) {
         let failed = [Outcome::Failed, Outcome::TimedOut];
         let now = MinuteStats {
@@ -150,7 +150,7 @@ impl ProcessStats {
         serde_json::to_string(&text).expect("texts and numbers have a JSON form")
     }
 
-    /// Reads a row. `None` means that a release wrote it whose figures are others.
+    /// Reads a row. `None` means that another release has written it, with different figures.
     pub(crate) fn decode(row: &ProcessRow) -> Option<Self> {
         let text: Text = serde_json::from_str(&row.figures).ok()?;
         let last_hour = text.last_hour.into_iter();

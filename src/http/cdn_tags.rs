@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Response};
 
-/// The longest header, which Cloudflare and Fastly read as well.
+/// The longest header that is sent. Cloudflare and Fastly accept headers of this length.
 const MOST_BYTES: usize = 16 << 10;
 
 /// The header by which a content delivery network learns the tags of a page, for
@@ -51,7 +51,8 @@ impl CdnTags {
         })
     }
 
-    /// Returns the response with the header, if there are tags, and not too many for it.
+    /// Returns the response with the header added. Without tags, or if the header would be too long, the
+    /// response is unchanged.
     pub(crate) fn added_to(
         self,
         mut response: Response<Bytes>,

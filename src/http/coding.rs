@@ -4,8 +4,8 @@
 use http::{HeaderMap, header};
 use perennial_store::http_util::members;
 
-/// Returns true if the request accepts a content coding, so that a layer around this one may answer with
-/// other bytes than the stored ones.
+/// Returns true if the request accepts a content coding, so that a layer around this one may answer with bytes
+/// that differ from the stored ones.
 ///
 /// A request without `Accept-Encoding` accepts any coding by RFC 9110 §12.5.3, but no layer compresses for it.
 pub(crate) fn is_accepted(request: &HeaderMap) -> bool {

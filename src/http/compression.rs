@@ -17,12 +17,12 @@ use crate::{
     },
 };
 
-/// The smallest body to compress, in bytes. A smaller body fits the first packets of a connection
+/// The smallest body to compress, in bytes. A smaller body fits into the first packets of a connection
 /// uncompressed.
 const LEAST: usize = 256;
 
-/// The largest body for the slowest levels of the encoders, which take some tenths of a second.
-/// Larger bodies get levels that are linear in time.
+/// The largest body for the slowest levels of the encoders, which take a few tenths of a second. Larger bodies
+/// get levels that are linear in time.
 const SMALL: usize = 128 << 10;
 
 /// The content codings, in the order of preference among equal weights.
@@ -44,10 +44,10 @@ impl Coding {
         }
     }
 
-    /// Returns the content in this coding with its headers, or `None` if it would be no smaller.
+    /// Returns the content in this coding with its headers, or `None` if it would not be smaller.
     ///
-    /// The result has an entity tag of its own (§8.8.3.3) and `Accept-Ranges: none`, as another release of an
-    /// encoder may produce other bytes.
+    /// The result has an entity tag of its own (§8.8.3.3) and `Accept-Ranges: none`, because another release of
+    /// an encoder may produce different bytes.
     pub(crate) fn encoded(self, content: &Response<Bytes>) -> Option<Response<Bytes>> {
         let body = match self.encode(content.body()) {
             Ok(body) if body.len() < content.body().len() => body,

@@ -53,14 +53,14 @@ pub(crate) enum Evaluation {
     Failed,
 }
 
-/// The date of the last modification, as far as the response to this request has one.
+/// The date of the last modification, if the response to this request has one.
 #[derive(Clone, Copy)]
 pub(crate) enum Modified {
     /// The handler's own date, with which dates are compared as RFC 9110 says.
     Handler(SystemTime),
-    /// A date that Perennial has generated. It is the name of one version: a client may also send
-    /// a date from another source, such as `Date` or its own clock, which says nothing of the
-    /// version it has. So only the same date matches, as RFC 9110 §13.1.3 permits.
+    /// A date that Perennial has generated. It identifies one version. A client may also send a date from
+    /// another source, such as `Date` or its own clock, and such a date says nothing about the version that the
+    /// client has. So a condition is met only by exactly the same date, as RFC 9110 §13.1.3 permits.
     Generated(SystemTime),
 }
 
@@ -79,7 +79,8 @@ impl Modified {
     }
 }
 
-/// The stored representation that a request selects (RFC 9110 §3.2), as far as conditions and ranges ask for it.
+/// The stored representation that a request selects (RFC 9110 §3.2), with everything that conditions and ranges
+/// need.
 pub(crate) struct Selected<'a> {
     pub(crate) status: StatusCode,
     pub(crate) headers: &'a HeaderMap,
@@ -90,13 +91,13 @@ pub(crate) struct Selected<'a> {
 
 /// Evaluates the preconditions of a GET or HEAD, in the order of RFC 9110 §13.2.2.
 ///
-/// Preconditions apply only to a response that would be a success (§13.2.1). A range header is
-/// ignored unless it names a single satisfiable range of bytes, as §14.2 permits, and also beside a
-/// condition that cannot be evaluated: the client may mean another version.
+/// Preconditions apply only to a response that would be a success (§13.2.1). A range header is ignored unless
+/// it names a single satisfiable range of bytes, as §14.2 permits. It is also ignored if the request has a
+/// condition that cannot be evaluated, because the client may mean another version.
 ///
-/// A client that accepts a content coding may have got the page from an outer layer that compresses
-/// it, and then its positions are of other bytes. It gets a part only if `If-Range` has a generated
-/// tag in its strong form, which such a client never gets together with other bytes
+/// A client that accepts a content coding may have got the page from an outer layer that compresses it. The
+/// positions in its range then refer to the compressed bytes. Such a client gets a part only if `If-Range` has
+/// a generated tag in its strong form, which such a client never gets together with other bytes
 /// (docs/design/0001-outer-layers.md).
 pub(crate) fn evaluate(request: &HeaderMap, stored: &Selected<'_>, head: bool) -> Evaluation {
     if !stored.status.is_success() {
@@ -152,7 +153,7 @@ pub(crate) fn evaluate(request: &HeaderMap, stored: &Selected<'_>, head: bool) -
     part.map_or(Evaluation::Full, Evaluation::Part)
 }
 
-/// The page, as seen from a date in a condition.
+/// Whether the page has been modified since the date in a condition.
 enum Since {
     Modified,
     Unmodified,
@@ -172,8 +173,8 @@ fn since(request: &HeaderMap, condition: &HeaderName, modified: Option<Modified>
     }
 }
 
-/// Returns true if a condition names the stored response's entity tag, or is `*` (§13.1.1,
-/// §13.1.2). A malformed tag is compared as a text.
+/// Returns true if a condition names the stored response's entity tag, or is `*` (§13.1.1, §13.1.2). A
+/// malformed tag is compared as a string.
 fn names(
     request: &HeaderMap,
     condition: &HeaderName,

@@ -15,8 +15,8 @@ use sha2::{Digest, Sha256};
 
 use crate::http::fields::ascii;
 
-/// The headers whose values change although the page does not: dates and ages, the names of one
-/// request, and run times.
+/// The headers whose values change although the page does not: dates and ages, the ids of requests, and run
+/// times.
 pub(crate) const TRANSIENT: [&str; 31] = [
     "age",
     "b3",
@@ -87,7 +87,7 @@ pub(crate) fn generate(response: &Response<Bytes>, added: &[HeaderName]) -> Head
     ascii(format!("\"p-{}\"", hex(&digest[..16])))
 }
 
-/// Returns true for a tag from [`generate`], also one of a content coding.
+/// Returns true for a tag from [`generate`], or for one that was derived from it for a content coding.
 pub(crate) fn is_generated(tag: &HeaderValue) -> bool {
     let tag = tag.as_bytes();
     let tag = tag.strip_prefix(b"W/").unwrap_or(tag);
@@ -101,8 +101,8 @@ pub(crate) fn weak(strong: &HeaderValue) -> HeaderValue {
     HeaderValue::from_bytes(&weak).unwrap_or_else(|_| strong.clone())
 }
 
-/// Returns the header because of which a response has another generated tag than the one before, although its
-/// status and its body are the same. `None` means that the tag is the same, or differs for another reason.
+/// Returns the header because of which a response has a different generated tag from the previous one, although
+/// its status and its body are the same. `None` means that the tag is the same, or differs for another reason.
 pub(crate) fn changed_by<'a>(
     before: &'a Response<Bytes>,
     now: &'a Response<Bytes>,

@@ -21,7 +21,7 @@ pub(crate) fn copied(value: &HeaderValue) -> HeaderValue {
 }
 
 /// Returns the media type of a response, in lowercase and without parameters (RFC 9110 §8.3.1), or an empty
-/// text if the response names none.
+/// string if the response names none.
 pub(crate) fn media_type(headers: &HeaderMap) -> String {
     let value = headers.get(header::CONTENT_TYPE);
     let value = value.and_then(|value| value.to_str().ok());

@@ -20,19 +20,19 @@ use crate::holes::HolePlaces;
 /// The header of RFC 1952 §2.3: deflate, no flags, no time, no level, an unknown system.
 const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
 
-/// The last block: one of fixed codes that has nothing but its end.
+/// The last block of the format: an empty block with fixed Huffman codes.
 const LAST_BLOCK: [u8; 2] = [0x03, 0x00];
 
-/// The longest stored block, by its length of 16 bits.
+/// The longest stored block. Its length is a 16-bit number.
 const LONGEST_STORED: usize = u16::MAX as usize;
 
-/// The compressed pieces of a body, of which there is one more than it has places.
+/// The compressed pieces of a body. There is one piece more than the body has holes.
 #[derive(Debug)]
 pub(crate) struct GzipPieces(Box<[Piece]>);
 
 #[derive(Debug)]
 struct Piece {
-    /// Blocks that end at a whole byte, and refer to no byte outside of the piece.
+    /// Blocks that end at a byte boundary, and refer to no byte outside of the piece.
     blocks: Bytes,
     /// The checksum of the uncompressed piece, with its length.
     crc: Crc,
@@ -58,8 +58,8 @@ impl GzipPieces {
         (length < body.len()).then_some(Self(pieces))
     }
 
-    /// Returns the parts of the filled body in their order, in gzip. `filling` returns what fills a place, as it
-    /// stands there.
+    /// Returns the parts of the filled body in their order, in gzip. `fillings` yields the text for each place,
+    /// already escaped.
     pub(crate) fn fill<F: AsRef<str>>(&self, fillings: impl Iterator<Item = F>) -> Vec<Bytes> {
         // Nothing follows the last piece.
         let mut fillings = fillings.take(self.0.len() - 1);
@@ -95,7 +95,8 @@ impl GzipPieces {
     }
 }
 
-/// Returns a piece as blocks. The full flush ends them at a whole byte, and lets the encoder forget the piece.
+/// Returns a piece as blocks. The full flush ends them at a byte boundary, and lets the encoder forget the
+/// piece.
 fn compressed(encoder: &mut Compress, plain: &[u8]) -> io::Result<Bytes> {
     if plain.is_empty() {
         return Ok(Bytes::new());

@@ -17,8 +17,8 @@ use crate::{
     timing::CLOCK_TOLERANCE,
 };
 
-/// Returns true for the statuses of RFC 9110 §15.1, without 206, which is a part, and 501, which is
-/// a failure.
+/// Returns true for the heuristically cacheable statuses of RFC 9110 §15.1, except 206, which is only a part,
+/// and 501, which is a failure.
 pub(crate) fn is_heuristically_cacheable(status: StatusCode) -> bool {
     matches!(
         status.as_u16(),
@@ -34,8 +34,8 @@ pub(crate) fn size(headers: &HeaderMap) -> usize {
         .sum()
 }
 
-/// Returns the response without the headers of one connection, and with the times that hold on
-/// arrival, for storing or for several visitors.
+/// Returns the response in the form in which it is stored, or given to several visitors: without its hop-by-hop
+/// headers, and with `Date` and `Age` as of its arrival.
 pub(crate) fn storable(head: &Parts, body: Bytes) -> Response<Bytes> {
     let length = HeaderValue::from(body.len());
     let mut response = Response::new(body);
@@ -70,8 +70,8 @@ pub(crate) fn storable(head: &Parts, body: Bytes) -> Response<Bytes> {
     response
 }
 
-/// Removes the headers that name the bytes of a body, which are others for each visitor: the validators, the length,
-/// digests, ranges.
+/// Removes the headers that describe the bytes of a body, because the bytes differ for each visitor: the
+/// validators, the length, digests, ranges.
 pub(crate) fn invalidate<B>(response: &mut Response<B>) {
     let headers = response.headers_mut();
     for name in [

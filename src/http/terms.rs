@@ -105,8 +105,7 @@ pub(crate) fn age(headers: &HeaderMap) -> u64 {
     first.and_then(|age| delta_seconds(&age)).unwrap_or(0)
 }
 
-/// Returns the number of seconds. A number that does not fit 64 bits counts as 2^31 (RFC 9111
-/// §1.2.2).
+/// Returns the number of seconds. A number that does not fit into 64 bits counts as 2^31 (RFC 9111 §1.2.2).
 fn delta_seconds(text: &str) -> Option<u64> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     digits.then(|| text.parse().unwrap_or(1 << 31))
@@ -160,8 +159,8 @@ fn targeted(headers: &HeaderMap) -> Option<Vec<(String, String)>> {
     (!directives.is_empty()).then_some(directives)
 }
 
-/// Returns true if the word stands anywhere in the header, also in a header that is not well
-/// formed, such as `private; max-age=0`: not to store is always permitted.
+/// Returns true if the word occurs anywhere in the header, even in a malformed header such as `private;
+/// max-age=0`. Not storing a response is always permitted.
 pub(crate) fn mentions(headers: &HeaderMap, field: &HeaderName, word: &str) -> bool {
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_".contains(byte);
     headers.get_all(field).iter().any(|line| {

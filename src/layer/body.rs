@@ -35,8 +35,8 @@ impl<B> ResponseBody<B> {
         Self(BodySource::Stored(bytes))
     }
 
-    /// The body of an answer to a HEAD. Its length is not known: an outer layer that finds none
-    /// looks at `Content-Length`, as for the GET, and so adds the same headers.
+    /// The body of an answer to a HEAD request. Its length is unknown on purpose. An outer layer that asks for
+    /// the length then looks at `Content-Length`, as it does for a GET, and adds the same headers.
     pub(super) fn none() -> Self {
         Self(BodySource::None)
     }
@@ -45,7 +45,7 @@ impl<B> ResponseBody<B> {
         Self(BodySource::Streamed(Box::pin(body)))
     }
 
-    /// The parts of a body, of which none is empty.
+    /// The parts of a body, none of which is empty.
     pub(super) fn parts(parts: Vec<Bytes>) -> Self {
         Self(BodySource::Parts(parts.into()))
     }
@@ -64,7 +64,7 @@ impl<B> ResponseBody<B> {
     }
 }
 
-/// A body of the application's own, such as that of an error's response outside of the layer.
+/// A body that the application itself makes, such as that of an error response outside of the layer.
 impl<B> From<Bytes> for ResponseBody<B> {
     fn from(body: Bytes) -> Self {
         Self::stored(body)
@@ -160,7 +160,8 @@ mod tests {
 
     use super::*;
 
-    /// No frame says how long the body is, and none of the last body's ends exactly at the limit.
+    /// No frame says how long the body is, and in the last body of this test no frame ends exactly at the
+    /// limit.
     #[tokio::test]
     async fn body_that_grows_over_its_limit_is_not_read_further() {
         for (frames, length) in [

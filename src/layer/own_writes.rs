@@ -57,7 +57,7 @@ pub(super) struct OwnWrites {
 }
 
 impl OwnWrites {
-    /// Reads the cookies of a request, where the site tells authors their epochs.
+    /// Reads the cookies of a request, if the site has switched on read-your-writes.
     #[inline]
     pub(super) fn of_visitor(headers: &HeaderMap, cache: &Cache) -> Option<Self> {
         if cache.reads_own_writes() {
@@ -67,8 +67,8 @@ impl OwnWrites {
         }
     }
 
-    /// Runs code of the author, such as a function of a hole, so that the content which it asks for is as the author
-    /// has to see it.
+    /// Runs code for the author of a change, such as the function of a hole. If that code asks for content, it
+    /// gets content that shows the author's change.
     pub(super) async fn scope<F: Future>(self, cache: &Arc<Cache>, run: F) -> F::Output {
         let min_epoch = self.wait_until_known(cache).await;
         author::scope(cache.site(), min_epoch, run).await

@@ -389,7 +389,7 @@ fn decode<T: DeserializeOwned>(stored: &Bytes) -> Result<T, BoxError> {
     Ok(serde_json::from_slice(stored)?)
 }
 
-/// Returns true if the value that could not be decoded is whole, and so is one of another type.
+/// Returns true if a value that could not be decoded is complete, so that it must be a value of another type.
 fn is_of_other_type(error: &BoxError) -> bool {
     let error = error.downcast_ref::<serde_json::Error>();
     error.is_some_and(serde_json::Error::is_data)

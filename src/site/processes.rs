@@ -25,7 +25,7 @@ struct OwnRow {
     /// A random name, as labels may be equal.
     name: String,
     since: Instant,
-    /// The time by this process's clock then, in seconds since 1970.
+    /// The time at that moment by this process's clock, in seconds since 1970.
     began: u64,
     /// Held while the row is written or removed, so that no write comes after the removal.
     turn: Mutex<()>,

@@ -26,8 +26,8 @@ pub struct LastHour {
 }
 
 impl LastHour {
-    /// Sums the processes up. The present minute is the one of this process's clock, or of a process whose clock is
-    /// ahead of it.
+    /// Adds up the figures of the processes. The current minute is taken from this process's clock, or from the
+    /// clock of a process that is ahead of it.
     pub(crate) fn of(processes: &[ProcessStats], now: SystemTime) -> Self {
         let mut sums = BTreeMap::<u64, MinuteStats>::new();
         for minute in processes.iter().flat_map(|process| &process.last_hour) {
@@ -84,7 +84,7 @@ fn add(sum: &mut MinuteStats, minute: &MinuteStats) {
     sum.failures += minute.failures;
 }
 
-/// Returns a part of a whole, from 0 to 1; 0 of nothing.
+/// Returns a part of a whole as a number from 0 to 1. If the whole is 0, the result is 0.
 #[allow(clippy::cast_precision_loss, reason = "a share of a chart")]
 pub(crate) fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 {

@@ -18,11 +18,11 @@ use serde::Serialize;
 
 use crate::hour::LastHour;
 
-/// The longest time of the report's statements together.
+/// The time limit for all statements of the report together.
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// The time after which a process that shares its figures each ten seconds has ended, or does not reach the
-/// database.
+/// The time after which a process has probably ended or cannot reach the database. A running process shares its
+/// figures every ten seconds.
 const SILENT_AFTER: Duration = Duration::from_secs(30);
 
 /// The number of generations among which the slowest ones are found.
@@ -276,7 +276,8 @@ pub fn runs(process: &ProcessStats) -> String {
     }
 }
 
-/// Returns true if the process has written its figures as often as one that runs, and reaches the database.
+/// Returns true if the process has written its figures recently, so that it must be running and able to reach
+/// the database.
 fn is_alive(process: &ProcessStats) -> bool {
     process.silent_for < SILENT_AFTER
 }
@@ -305,7 +306,7 @@ fn versions(processes: &[ProcessStats]) -> Option<Check> {
     })
 }
 
-/// A process that ends by a shutdown takes its row with it.
+/// Finds processes that have stopped without a shutdown. A process that is shut down removes its own row.
 fn silent(processes: &[ProcessStats]) -> Option<Check> {
     let mut silent = processes.iter().filter(|process| !is_alive(process));
     let first = silent.next()?;
@@ -326,7 +327,8 @@ fn silent(processes: &[ProcessStats]) -> Option<Check> {
     ))
 }
 
-/// Compares this machine's clock with the database's: the sum of the time and the age of some figures.
+/// Compares this machine's clock with the database's. The database reports when some figures were written and
+/// how old they are; the sum of both is its current time.
 fn clock(processes: &[ProcessStats], now: SystemTime) -> Option<Check> {
     let latest = processes.first()?;
     let database = latest.noted_at.checked_add(latest.silent_for)?;
@@ -347,10 +349,10 @@ fn clock(processes: &[ProcessStats], now: SystemTime) -> Option<Check> {
     })
 }
 
-/// The number of requests in an hour from which their hit ratio means something.
+/// With fewer requests than this in an hour, the hit ratio means nothing.
 const MEANINGFUL_REQUESTS: u64 = 1000;
 
-/// A cache that answers less than half of the requests is usually asked under wrong keys, or bypassed.
+/// If a cache answers less than half of the requests, its keys are usually wrong, or requests bypass it.
 fn hits(hour: &LastHour) -> Option<Check> {
     let ratio = hour.hit_ratio()?;
     let percent = 100.0 * ratio;
@@ -369,7 +371,7 @@ fn hits(hour: &LastHour) -> Option<Check> {
     })
 }
 
-/// The store may exceed its capacity by the pages of a minute.
+/// The store may exceed its capacity by the pages that are stored within one minute.
 fn capacity(report: &Report) -> Option<Check> {
     let (stored, capacity) = (report.stored_bytes, report.store_capacity?);
     let percent = u128::from(stored) * 100 / u128::from(capacity.max(1));
@@ -386,7 +388,8 @@ fn capacity(report: &Report) -> Option<Check> {
     })
 }
 
-/// Pages whose age alone has shown that their data had changed.
+/// Pages whose data had changed without an invalidation. That was noticed only when they were regenerated
+/// because of their age.
 fn missed(missed: &[Arc<MissedInvalidation>]) -> Option<Check> {
     let latest = missed.first()?;
     let keys: BTreeSet<_> = missed.iter().map(|missed| &missed.key).collect();

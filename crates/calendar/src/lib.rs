@@ -28,8 +28,8 @@ use jiff::{
 };
 use perennial::{DAY, Error, Schedule};
 
-/// The time after which there is no occurrence: shortly before the last time that can be computed
-/// with.
+/// The time after which there is no occurrence. It is shortly before the latest time with which the library can
+/// compute.
 const LAST: Timestamp = Timestamp::constant(253_370_764_800, 0);
 
 const YEAR: Duration = Duration::from_hours(365 * 24);
@@ -41,7 +41,7 @@ const YEAR: Duration = Duration::from_hours(365 * 24);
 /// first one counts. Neither applies to a cron expression whose hour begins with `*`.
 pub struct Calendar {
     zone: String,
-    /// Each occurrence of one of them is an occurrence.
+    /// The schedule has an occurrence whenever one of these expressions has one.
     expressions: Vec<Expression>,
     /// The usual time between two occurrences.
     period: Duration,
@@ -49,7 +49,8 @@ pub struct Calendar {
 
 struct Expression {
     text: String,
-    /// Each hour counts, also one that comes twice; otherwise the time of day decides.
+    /// True if the schedule counts hours, even an hour that comes twice when the clocks change. False if it
+    /// counts times of day.
     each_hour: bool,
     /// The expression in UTC, to find times of day. The zone then converts them.
     in_utc: Crontab,
@@ -246,7 +247,7 @@ mod tests {
         next.take(count).collect()
     }
 
-    /// Each line: a schedule, the time from which it is asked, and the next occurrences.
+    /// Each line: a schedule, a start time, and the next occurrences.
     const OCCURRENCES: &str = "
         daily 06:00 Europe/Berlin | 2026-01-01T05:00Z | 2026-01-02 06:00+0100, 2026-01-03 06:00+0100
         daily 06:00 Europe/Berlin | 2026-01-01T04:59:59Z | 2026-01-01 06:00+0100

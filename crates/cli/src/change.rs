@@ -21,7 +21,7 @@ enum What<'a> {
 }
 
 impl<'a> What<'a> {
-    /// Returns what a target means, of which one option is given.
+    /// Returns what a target stands for. Exactly one of its options is given.
     fn of(target: &'a Target) -> Self {
         if let Some(key) = &target.key {
             Self::Key(key)
@@ -65,8 +65,7 @@ pub(crate) async fn invalidate(site: &Perennial, target: &Target, consent: &Cons
     Ok(())
 }
 
-/// Returns the words for what a target means, with the number of stored entries, counted up to a
-/// limit.
+/// Returns a description of the target, with the number of stored entries, counted up to a limit.
 async fn matching(site: &Perennial, target: &Target) -> Result<String> {
     let filter = EntryFilter::new().limit(COUNTED);
     let (what, filter) = match What::of(target) {

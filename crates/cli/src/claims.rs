@@ -70,8 +70,8 @@ pub(crate) async fn show(
     Ok(())
 }
 
-/// Returns a name in quotes, so that it may be a word of SQL, or have capitals on PostgreSQL. A table may have its
-/// schema in front.
+/// Returns a name in quotes, so that it may be an SQL keyword, or contain capitals on PostgreSQL. The name of a
+/// table may begin with its schema.
 fn quoted(name: &str, dialect: Dialect) -> Result<String> {
     let is_plain = |part: &str| {
         let allowed = |c: char| c.is_ascii_alphanumeric() || c == '_';

@@ -26,8 +26,8 @@ pub(crate) struct ExplainOptions {
     /// Ask the process at this address directly, past the proxies in front of it: 127.0.0.1:3000.
     #[arg(long, value_name = "ADDRESS")]
     via: Option<String>,
-    /// Find out whether the page differs by one of the request's headers. The page's handler runs several times for
-    /// that, and nothing of it is stored.
+    /// Find out whether the page depends on one of the request's headers. To do so, the page's handler runs
+    /// several times. None of these results is stored.
     #[arg(long)]
     compare: bool,
     /// Send this header, such as 'Accept-Language: de'.
@@ -77,8 +77,8 @@ impl ExplainOptions {
         Ok(())
     }
 
-    /// Sends the request. The token goes through no redirect, and through no proxy of the
-    /// environment. Without TLS, only this machine or the address of `--via` gets it.
+    /// Sends the request. The token is not sent to the target of a redirect, nor through a proxy that the
+    /// environment names. Without TLS, it is sent only to this machine or to the address of `--via`.
     fn ask(&self, limit: Duration) -> Result<Value> {
         let host = self.url.authority().ok_or_else(|| {
             let url = &self.url;

@@ -29,16 +29,16 @@ use crate::{
 
 #[derive(Args)]
 pub(crate) struct KeepOptions {
-    /// The number of the process of `perennial run`.
+    /// The process ID of `perennial run`.
     #[arg(long)]
     parent: i32,
     /// The time between TERM and KILL.
     #[arg(long, value_parser = parse_duration)]
     grace: Duration,
-    /// The same after the end of `perennial run`, which extends the lease no more.
+    /// The time between TERM and KILL if `perennial run` has ended, so that nobody extends the lease any more.
     #[arg(long, value_parser = parse_duration)]
     orphaned_grace: Duration,
-    /// The time for which processes that the command has left may run on.
+    /// How long processes may go on that the command has left running.
     #[arg(long, value_parser = parse_duration)]
     linger: Duration,
     #[arg(long)]
@@ -113,7 +113,7 @@ impl KeepOptions {
         getppid().map(Pid::as_raw_pid) != Some(self.parent)
     }
 
-    /// Waits for the processes that the command has left, and ends those that stay.
+    /// Waits for the processes that the command has left running, and ends those that stay.
     async fn wait_for_the_rest(&self, processes: &Processes) {
         let since = Instant::now();
         let mut is_told = false;
@@ -144,8 +144,8 @@ impl KeepOptions {
     }
 }
 
-/// Returns true if this process, which adopts all that the command has started, has no children left. The
-/// list in `/proc` may hide other users' processes, and is not of one moment.
+/// Returns true if this process, which adopts all that the command has started, has no children left. The list
+/// in `/proc` does not suffice: it may hide other users' processes, and is not a consistent snapshot.
 fn all_have_ended() -> bool {
     loop {
         match wait(WaitOptions::NOHANG) {
@@ -156,7 +156,7 @@ fn all_have_ended() -> bool {
     }
 }
 
-/// The signals that reach the command by `perennial run`, but for TERM.
+/// The signals that `perennial run` passes on to the command, except TERM.
 const PASSED_ON: [fn() -> SignalKind; 5] = [
     SignalKind::hangup,
     SignalKind::interrupt,
@@ -173,7 +173,8 @@ pub(crate) fn not_run(error: ErrorKind) -> u8 {
     }
 }
 
-/// Returns the status as a shell does: 128 and the number of the signal.
+/// Returns the exit status as a shell does. For a process that was ended by a signal, that is 128 plus the
+/// signal's number.
 fn code(status: WaitStatus) -> u8 {
     let signal = status.terminating_signal().map(|signal| 128 + signal);
     let code = signal.or(status.exit_status()).unwrap_or(1);

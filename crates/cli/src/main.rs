@@ -37,7 +37,7 @@ use perennial::{
 
 use open::Source;
 
-/// What the numbers mean with which the program ends.
+/// The meaning of the program's exit status.
 const EXIT_STATUS: &str = "\
 Exit status:
   0   done
@@ -171,16 +171,16 @@ enum Command {
     },
     /// Run a command on one machine at a time, under a lock in the database.
     ///
-    /// Several machines may start the same job by cron. One runs it; the others find the lock taken,
+    /// cron on several machines may start the same job. One machine runs it; the others find the lock taken,
     /// run nothing and exit with 75:
     ///
     ///     0 3 * * * DATABASE_URL=postgres://… perennial run nightly -- ./import || [ $? = 75 ]
     ///
     /// The lock is held until the last process that the command has started has ended, and all of them are
-    /// ended with the lock: on Linux wherever they are, elsewhere those in the command's process group.
-    /// HUP, INT, QUIT, TERM, USR1 and USR2 reach all of them, but for INT and QUIT while `perennial run` is in
-    /// the foreground of a terminal, which sends them itself. Signals that are ignored at the start (`nohup`)
-    /// stay ignored.
+    /// ended with the lock: on Linux wherever they are, elsewhere those in the command's process group. HUP,
+    /// INT, QUIT, TERM, USR1 and USR2 are passed on to all of them. In the foreground of a terminal, INT and
+    /// QUIT are not passed on, because the terminal itself sends them to the command. Signals that are ignored
+    /// at the start (`nohup`) stay ignored.
     ///
     /// If the machine dies, the lock is free after the lease. A command that must not overlap in any case
     /// checks PERENNIAL_FENCE where it writes.
@@ -212,7 +212,7 @@ pub(crate) struct EntriesOptions {
     /// How many to list, at most 1000.
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=1000))]
     limit: u16,
-    /// Go on from here: the end of the output before says from where.
+    /// Continue a previous list from here. Where to continue is said at the end of its output.
     #[arg(long)]
     from: Option<String>,
 }
@@ -228,7 +228,7 @@ pub(crate) struct Target {
     /// All pages that have a tag which begins with this.
     #[arg(long)]
     tag_prefix: Option<String>,
-    /// All pages whose keys begin with this. An empty text means everything.
+    /// All pages whose keys begin with this. An empty string stands for all pages.
     #[arg(long)]
     prefix: Option<String>,
 }
@@ -243,12 +243,12 @@ pub(crate) struct Consent {
     dry_run: bool,
 }
 
-/// How a command has ended that has not succeeded.
+/// How a command that was not successful has ended.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The database or the command failed.
     Failed(String),
-    /// The command line makes no sense, such as without a database.
+    /// The command line cannot be used, for example because it names no database.
     Usage(String),
     /// There is no such key or lock.
     Missing(String),

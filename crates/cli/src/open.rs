@@ -76,7 +76,7 @@ impl Source {
         Ok(self.builder().with_pool(pool).await?)
     }
 
-    /// Opens a database that is there, with or without Perennial's tables.
+    /// Opens an existing database, with or without Perennial's tables.
     pub(crate) async fn database(&self) -> Result<Database> {
         // Some servers log a warning if a client does not say that it is closing the connection.
         let _ = self.within(self.connect().await?.close()).await;
@@ -112,7 +112,7 @@ impl Source {
         })
     }
 
-    /// Connects to a database that is there: a missing SQLite file is an error, and not created.
+    /// Connects to an existing database. A missing SQLite file is an error, and is not created.
     pub(crate) async fn connect(&self) -> Result<AnyConnection> {
         sqlx::any::install_default_drivers();
         let url = self.url()?;

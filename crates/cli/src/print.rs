@@ -13,11 +13,10 @@ use serde_json::{Value, json};
 
 use crate::{Failure, Result};
 
-/// The number of the schema of all JSON. A new field keeps the number; to rename or remove one
-/// would need a new number.
+/// The schema version of the JSON output. Adding a field does not change it; renaming or removing one would.
 const SCHEMA: u32 = 1;
 
-/// Returns a text without characters that a terminal acts upon; ends of lines stay.
+/// Returns a string without control characters that a terminal interprets. Line breaks are kept.
 pub(crate) fn text(text: &str) -> String {
     let lines: Vec<_> = text.lines().map(visible).collect();
     lines.join("\n")

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal};
 use rustix::process::{getpid, kill_process};
 use tokio::time::{Instant, sleep};
 
-/// The time between two checks of which processes are left.
+/// The time between two checks for processes that are still running.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The time after which a process that KILL has not ended will not end.
@@ -19,8 +19,8 @@ const KILL_WAIT: Duration = Duration::from_secs(5);
 
 /// The processes of a command.
 pub(crate) struct Processes {
-    /// On Linux, the process that keeps the others for this program, and which is none of them. Elsewhere,
-    /// the process group.
+    /// On Linux, this is `perennial keep`, which has started the other processes, and is not one of them
+    /// itself. Elsewhere, it is the process group.
     pub(crate) keeper: Pid,
 }
 
@@ -58,7 +58,7 @@ impl Processes {
             .collect()
     }
 
-    /// Sends a signal to each of the processes. Returns true if there is one.
+    /// Sends a signal to each of the processes. Returns true if there is still a process.
     pub(crate) fn signal(&self, signal: Signal) -> bool {
         let living = self.living();
         // A process may have ended meanwhile.
@@ -74,8 +74,8 @@ impl Processes {
         !living.is_empty()
     }
 
-    /// Ends the processes: by TERM, and by KILL those that are left after the time `grace`. Says which
-    /// ones cannot be ended, as they have become another user's.
+    /// Ends the processes: TERM first, and after the time `grace` KILL for those that are left. Reports
+    /// processes that cannot be ended because they belong to another user by now.
     pub(crate) async fn end(&self, grace: Duration) {
         self.signal(Signal::TERM);
         if self.have_ended(grace).await {
@@ -126,7 +126,7 @@ pub(crate) fn named(processes: &[(Pid, String)]) -> String {
     crate::print::text(&processes.collect::<Vec<_>>().join(", ")).to_string()
 }
 
-/// Writes a line to the standard error, whose reader may have gone.
+/// Writes a line to standard error. It is no failure if nobody reads it any more.
 pub(crate) fn print_line(line: std::fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stderr(), "perennial: {line}");
 }
@@ -153,8 +153,8 @@ struct Stat {
     parent: Pid,
 }
 
-/// Reads `PID (NAME) STATE PARENT …`. A name may have parentheses and spaces. `None`: the process has no
-/// parent here.
+/// Reads `PID (NAME) STATE PARENT …`. A name may contain parentheses and spaces. `None` means that the parent
+/// of the process is not visible here, for example in a container.
 #[cfg(target_os = "linux")]
 fn parse(stat: &str) -> Option<Stat> {
     let (pid, rest) = stat.split_once(" (")?;

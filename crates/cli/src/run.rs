@@ -14,7 +14,7 @@ use tokio::process::{Child, Command};
 use crate::processes::Processes;
 use crate::{Failure, Result, open::Source, print};
 
-/// The exit status if the lock is taken, as EX_TEMPFAIL of sysexits.
+/// The exit status if the lock is taken. It is EX_TEMPFAIL in `sysexits.h`.
 const EXIT_BUSY: u8 = 75;
 /// The time after which a signal is sent again to a command that has not started yet.
 #[cfg(unix)]
@@ -37,10 +37,10 @@ pub(crate) struct RunOptions {
     /// lock of a machine that has died is free.
     #[arg(long, default_value = "15s", value_parser = parse_lease)]
     lease: Duration,
-    /// Keep the lock taken for at least this time, also after a shorter command: the clocks of
-    /// machines that start the same job differ, by less than this. It is half of cron's shortest
-    /// interval, so that the next run finds the lock free, however late this one began. 0s gives the
-    /// lock back with the end of the command.
+    /// Keep the lock for at least this time, even if the command takes less: the clocks of machines that start
+    /// the same job differ, by less than this. The default is half of cron's shortest interval, so that the
+    /// next run finds the lock free, however late this one began. With 0s, the lock is released when the
+    /// command ends.
     #[arg(long, default_value = "30s", value_parser = parse_duration)]
     hold: Duration,
     /// The time between TERM and KILL for a command whose lease was lost.
@@ -161,8 +161,8 @@ impl RunOptions {
         }
     }
 
-    /// Returns the reason why the command cannot be started on this machine, before it takes the lock
-    /// from another one.
+    /// Returns the reason why the command cannot be started on this machine. This is checked first, so that
+    /// this machine does not take the lock while another one could run the command.
     fn cannot_start(&self) -> Option<Failure> {
         let program = Path::new(&self.command[0]);
         let folders = std::env::var_os("PATH").unwrap_or_default();
@@ -185,7 +185,7 @@ impl RunOptions {
         None
     }
 
-    /// Returns the command, with the process that keeps it around it.
+    /// Returns the command, wrapped in `perennial keep`.
     #[cfg(target_os = "linux")]
     fn command(&self) -> Command {
         let time = |time| humantime::format_duration(time).to_string();
@@ -252,7 +252,7 @@ impl Started {
         let _ = grace;
     }
 
-    /// Sends a signal to the processes. Returns true if there is one.
+    /// Sends a signal to the processes. Returns true if there is still a process.
     #[cfg(unix)]
     fn signal(&self, signal: Signal) -> bool {
         let processes = self.0.as_ref();
@@ -268,7 +268,7 @@ impl Started {
     }
 }
 
-/// The signals that would end this program in place of the command, and the end of a child.
+/// The signals that are meant for the command and would otherwise end this program, and SIGCHLD.
 #[cfg(unix)]
 struct Signals {
     passed_on: [OptionalSignal; 6],
@@ -304,8 +304,8 @@ impl SignalSet {
     }
 }
 
-/// Returns the signals that this program was started to ignore, as by `nohup`; where the system does not
-/// tell, none.
+/// Returns the signals that were ignored when this program was started, for example by `nohup`. The set is
+/// empty if the system does not say.
 #[cfg(unix)]
 pub(crate) fn ignored_signals() -> SignalSet {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -405,7 +405,8 @@ fn is_in_foreground() -> bool {
     group == Some(rustix::process::getpgrp())
 }
 
-/// Returns true for the status of a keeper that was killed: it ends with the command's status as a number.
+/// Returns true if `perennial keep` was itself killed by a signal. It normally exits with the command's status
+/// as a number, even if the command was killed.
 fn is_killed_keeper(status: &ExitStatus) -> bool {
     #[cfg(target_os = "linux")]
     return std::os::unix::process::ExitStatusExt::signal(status).is_some();
@@ -416,7 +417,8 @@ fn is_killed_keeper(status: &ExitStatus) -> bool {
     }
 }
 
-/// Returns the status as a shell does: 128 and the number of the signal.
+/// Returns the exit status as a shell does. For a process that was ended by a signal, that is 128 plus the
+/// signal's number.
 fn code(status: ExitStatus) -> u8 {
     #[cfg(unix)]
     if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {

@@ -221,8 +221,8 @@ pub(crate) async fn show(site: &Perennial, key: &str, as_json: bool) -> Result {
     Ok(())
 }
 
-/// Writes the stored body. For a terminal, control characters are escaped, and a body that is no
-/// text is refused.
+/// Writes the stored body. On a terminal, control characters are escaped, and a body that is not text is
+/// refused.
 pub(crate) async fn body(site: &Perennial, key: &str) -> Result {
     let stored = site
         .stored_response(key)

@@ -28,8 +28,8 @@ pub(crate) struct TriggerOptions {
     /// Print the statements that remove the triggers.
     #[arg(long, conflicts_with = "check")]
     drop: bool,
-    /// Compare the triggers in the database with those that would be printed. Names the changes of the table
-    /// that escape them, and the templates whose tags no stored page has.
+    /// Compare the triggers in the database with those that would be printed. Also list changes to the table
+    /// that the triggers cannot see, and templates whose tags no stored page has.
     #[arg(long)]
     check: bool,
 }
@@ -163,7 +163,7 @@ impl TriggerOptions {
         Ok((engine, trigger))
     }
 
-    /// Refuses a column of another type in a template.
+    /// Refuses a column in a template if a tag cannot be made of its type.
     fn refuse_in_templates(&self, column: &Column) -> Result {
         let place = format!("{{{}}}", column.name);
         match self.tags.iter().find(|tag| tag.contains(&place)) {

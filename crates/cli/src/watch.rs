@@ -14,7 +14,8 @@ use crate::{Result, print, show};
 /// Clears a terminal and moves to its upper left corner.
 const CLEAR: &str = "\u{1b}[2J\u{1b}[H";
 
-/// Shows the site again and again, until an error or ctrl-c, which also ends a view of a slow database.
+/// Shows the site again and again, until an error or ctrl-c, which also works while the database is slow to
+/// answer.
 pub(crate) async fn watch(site: &Perennial, every: Duration) -> Result {
     tokio::select! {
         biased;

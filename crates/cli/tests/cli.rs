@@ -2,7 +2,9 @@
 //! URLs are in the environment.
 
 use std::{
+    fs,
     io::{BufRead, BufReader, Write},
+    path::Path,
     process::{Child, Command, Output, Stdio},
     sync::atomic::{AtomicU32, Ordering::Relaxed},
     time::{Duration, Instant},
@@ -996,22 +998,27 @@ fn wrong_use_is_explained_and_no_password_is_shown() {
     );
 }
 
-/// A terminal of 100 columns shows each line of the help as it is, and the manual has a page for each command.
+/// A terminal of 100 columns shows each line of the help as it is, and the manual and the book have each command.
+/// `PERENNIAL_UPDATE=1` writes the chapter of the book.
 #[test]
-fn help_fits_a_terminal_and_manual_has_each_command() {
+fn help_fits_a_terminal_and_manual_and_book_have_each_command() {
     let folder = TempDir::new().expect("a folder");
-    let db = Db {
-        url: "sqlite://nowhere.db".to_owned(),
-        prefix: "perennial_".to_owned(),
-        _folder: TempDir::new().expect("a folder"),
+    let program = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_perennial"));
+        let command = command.args(arguments).env_remove("DATABASE_URL");
+        let (text, status) = shown(&command.output().expect("runs"));
+        assert_eq!(status, 0, "{arguments:?}: {text}");
+        let longest = text.lines().map(|line| line.chars().count()).max();
+        assert!(longest <= Some(100), "{text}");
+        text
     };
-    let man = folder.path().join("man1").display().to_string();
-    let (text, status) = db.run(&["man", &man]);
-    assert!(status == 0 && text.contains("perennial.1"), "{text}");
-    let (help, _) = db.run(&["--help"]);
+    let man = folder.path().join("man1");
+    let text = program(&["man", &man.display().to_string()]);
+    assert!(text.contains("perennial.1"), "{text}");
+    let help = program(&["--help"]);
     let commands = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     let commands = commands.take_while(|line| !line.is_empty());
-    // The others go on with what the one before does.
+    // A description may go on in lines that are indented further.
     let commands =
         commands.filter_map(|line| line.strip_prefix("  ").filter(|it| !it.starts_with(' ')));
     let commands = commands.filter_map(|line| line.split_whitespace().next());
@@ -1020,14 +1027,31 @@ fn help_fits_a_terminal_and_manual_has_each_command() {
         commands.contains(&"status") && commands.len() >= 17,
         "{commands:?}"
     );
+    let mut chapter = format!(
+        "# The command line\n\nThis chapter is generated from the help of the program, which `cargo install perennial-cli` installs. \
+         [Operating](operating.md#status-page-and-command-line) shows which command to use when.\n\n```text\n{}\n```\n",
+        help.trim_end()
+    );
     for command in commands {
-        let (help, status) = db.run(&[command, "--help"]);
-        assert_eq!(status, 0, "{command}");
-        let longest = help.lines().map(|line| line.chars().count()).max();
-        assert!(longest <= Some(100), "{help}");
-        let page = folder.path().join(format!("man1/perennial-{command}.1"));
+        let help = program(&[command, "--help"]);
+        let page = man.join(format!("perennial-{command}.1"));
         assert!(page.exists(), "{}", page.display());
+        chapter += &format!(
+            "\n## perennial {command}\n\n```text\n{}\n```\n",
+            help.trim_end()
+        );
     }
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/commands.md");
+    if std::env::var_os("PERENNIAL_UPDATE").is_some() {
+        fs::write(&file, &chapter).expect("is written");
+    }
+    let present = fs::read_to_string(&file).expect("is read");
+    assert_eq!(
+        present,
+        chapter,
+        "PERENNIAL_UPDATE=1 writes {}",
+        file.display()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -17,7 +17,7 @@ const IN_PROGRESS: &str = "The first request with this `Idempotency-Key` is stil
 const UNKNOWN: &str = "The first request with this `Idempotency-Key` was begun, and nobody knows whether it was done. Ask the operator of this service. With a new key, the request runs again.";
 const UNAVAILABLE: &str = "The `Idempotency-Key` cannot be stored at the moment, so nothing was done. Repeat the request later.";
 
-/// Returns what a client is told whose request is another one than the first with its key.
+/// Returns the text for a client whose request differs from the first one with the same key.
 fn other_request(parts: &[&str]) -> String {
     let parts = match parts {
         [] => "other contents".to_owned(),

@@ -55,8 +55,8 @@ where
     StreamBody::new(first.chain(BodyStream::new(rest))).boxed_unsync()
 }
 
-/// Returns the response to be stored, without the headers of one connection. `None`: the body may have
-/// been cut off.
+/// Returns the response to be stored, without its hop-by-hop headers. `None` means that the body may have been
+/// cut off.
 pub(super) fn storable(head: &Parts, body: Bytes) -> Option<Response<Bytes>> {
     is_well_framed(&head.headers, &body).then(|| {
         let mut response = Response::new(body);

@@ -9,8 +9,8 @@ use sha2::{Digest, Sha256};
 
 const KEY: &str = "idempotency-key";
 
-/// Returns the client's key: a string of RFC 9651, or the raw value of the header; `None`: the
-/// header is missing. The error tells the client a valid form.
+/// Returns the client's key: a string of RFC 9651, or the raw value of the header. `None` means that the header
+/// is missing. The error tells the client what a valid key looks like.
 pub(super) fn key_of(headers: &HeaderMap) -> Result<Option<String>, &'static str> {
     let mut lines = headers.get_all(KEY).iter().map(HeaderValue::to_str);
     let text = match (lines.next(), lines.next()) {
@@ -33,15 +33,16 @@ pub(super) fn key_of(headers: &HeaderMap) -> Result<Option<String>, &'static str
     }
 }
 
-/// The parts of a request by which two requests with one key differ, in the order of their digests in a fingerprint.
+/// The parts in which two requests with the same key may differ, in the order of their digests in a
+/// fingerprint.
 const PARTS: [&str; 6] = ["method", "host", "path", "query", "`Content-Type`", "body"];
 
-/// The length of the digest of one part, and of the whole request, as hexadecimal digits.
+/// The number of hexadecimal digits in the digest of one part.
 const PART_DIGITS: usize = 4;
 const WHOLE_DIGITS: usize = 40;
 
-/// Returns a digest by which two requests with one key differ. It begins with a short digest of each part, which says
-/// to a client what differs; the digest of the whole request is behind them.
+/// Returns a digest that differs for two different requests with the same key. It begins with a short digest of
+/// each part, which makes it possible to tell the client what differs. The digest of the whole request follows.
 pub(super) fn fingerprint(parts: &Parts, body: &Bytes) -> String {
     // The URI is that from before nested routers have changed it. The host is read in a way that works for
     // every version of HTTP.
@@ -63,8 +64,9 @@ pub(super) fn fingerprint(parts: &Parts, body: &Bytes) -> String {
     fingerprint
 }
 
-/// Returns the names of the parts in which two requests differ, by their fingerprints. Empty if that is not known: one
-/// request in 65,536 differs in a part whose short digest is the same, and another program makes fingerprints of its own.
+/// Returns the names of the parts in which two requests differ, according to their fingerprints. The list may
+/// be empty: in one of 65,536 cases, the short digests are the same although the parts differ. And a program
+/// that does not use this crate may store fingerprints of another form.
 pub(super) fn differing_parts(first: &str, second: &str) -> Vec<&'static str> {
     let digests = |fingerprint: &str, part: usize| {
         let is_own = fingerprint.len() == PARTS.len() * PART_DIGITS + WHOLE_DIGITS;

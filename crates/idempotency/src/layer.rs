@@ -156,7 +156,7 @@ impl IdempotencyLayer {
     }
 
     /// Returns the name of a request's row. `None` means that the request passes straight through. The error
-    /// tells the client a valid request.
+    /// tells the client what a valid request looks like.
     pub(super) fn row_of(&self, parts: &Parts) -> Result<Option<String>, &'static str> {
         if !matches!(parts.method, Method::POST | Method::PATCH) {
             return Ok(None);

@@ -349,7 +349,7 @@ mod tests {
             }
         }
 
-        /// Pays; the status and the body of the answer.
+        /// Sends a payment. Returns the status and the body of the answer.
         async fn pay(&self) -> (u16, String) {
             self.charge(Duration::ZERO, "k").await
         }
@@ -383,12 +383,12 @@ mod tests {
             (status, String::from_utf8(body.to_vec()).expect("text"))
         }
 
-        /// Pays for the first time, which is answered whatever happens to the database.
+        /// Sends the first payment, and expects an answer whatever happens to the database.
         async fn first(&self) {
             assert_eq!(self.pay().await, (200, "charge 1".to_owned()));
         }
 
-        /// Pays again, which is answered by the stored response, or by a problem in these words.
+        /// Sends the payment again, and expects the stored response, or a problem with this text.
         async fn again(&self, expected_text: &str) {
             let (status, body) = self.pay().await;
             let expected = match expected_text {

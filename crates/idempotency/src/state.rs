@@ -5,7 +5,7 @@ use perennial_store::{Begun, Error, RequestProgress};
 
 use crate::key::differing_parts;
 
-/// The answer to a request without a run of the service.
+/// The answer to a request for which the service does not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum RequestAnswer<C> {
     /// The stored response.
@@ -22,8 +22,8 @@ pub(super) enum RequestAnswer<C> {
     Unavailable,
 }
 
-/// Decides after the last `Begin` of a request with this fingerprint. `begun`: `None` if the reply was lost.
-/// Returns the answer, or `None` if the service is to run.
+/// Decides what to do after the last `Begin` of a request with this fingerprint. `begun` is `None` if the reply
+/// was lost. Returns the answer, or `None` if the service has to run.
 pub(super) fn begun<C>(fingerprint: &str, begun: Option<Begun<C>>) -> Option<RequestAnswer<C>> {
     Some(match begun {
         None => RequestAnswer::Unavailable,
@@ -57,11 +57,12 @@ pub(super) enum Ending {
     Leave,
 }
 
-/// Decides after a `Finish`, with a response or with the note alone. With `late`, the time for attempts is
-/// over.
+/// Decides what to do after a `Finish`, which has stored either a response, or only that the request is done.
+/// If `late` is true, the time for attempts is over.
 ///
-/// A `Finish` compares the owner, and no time. So the response is the right one however late it is
-/// stored. If requests run again, the next run takes the row over, and the `Finish` is refused.
+/// A `Finish` checks the owner of the row, and not the time. So it may store its response however late it
+/// comes. If requests may run again, the next run takes the row over, and the `Finish` of the previous one is
+/// refused.
 pub(super) fn finished(reply: &Result<bool, Error>, has_response: bool, late: bool) -> Ending {
     match reply {
         Ok(true) => Ending::Stored,

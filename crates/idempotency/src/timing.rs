@@ -21,8 +21,7 @@ pub(crate) const RETRY_AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// The default time for which an idempotent request without a response counts as running.
 pub(crate) const RUNNING_LIMIT: Duration = Duration::from_secs(60);
 
-/// The time for which the storing of an idempotent request's response is tried again. A failover
-/// takes half a minute.
+/// For how long storing the response to an idempotent request is retried. A failover takes half a minute.
 pub(crate) const RESPONSE_RETRY_LIMIT: Duration = Duration::from_mins(10);
 
 /// The longest time for which a process that shuts down tries to store a response.

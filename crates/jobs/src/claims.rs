@@ -155,8 +155,8 @@ impl Claims {
         }
     }
 
-    /// Claims once. The inner error: the statement failed, and the database, which answers, shows no row that
-    /// it has claimed.
+    /// Claims once. The inner error means that the statement has failed, and that the database, when it was
+    /// asked, showed no row that the statement has claimed.
     async fn try_claim(&self, limit: u32) -> Result<Result<Claim, Error>, Error> {
         let mut claim = Claim {
             table: self.table.clone(),
@@ -200,8 +200,8 @@ impl Claims {
     }
 }
 
-/// A claim without a known outcome. Dropping it releases its rows, several times, as the database
-/// may run the statement later.
+/// A claim whose outcome is not known. When it is dropped, its rows are released several times, because the
+/// database may execute the claim later.
 struct UnconfirmedClaim<'a> {
     claims: &'a Claims,
     lock_id: &'a str,

@@ -32,7 +32,8 @@ pub struct Once {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnceOutcome<T> {
-    /// The work ran now, with this result; after [`Once::mark_in`] the caller does the work.
+    /// The work has run in this call, with this result. From [`Once::mark_in`], it means that the caller has to
+    /// do the work.
     Ran(T),
     /// The work was done before.
     #[non_exhaustive]

@@ -11,5 +11,5 @@ pub(crate) const SHORTEST_CLAIM: Duration = Duration::from_millis(100);
 /// The default time that a request waits for the lock of an exclusive route.
 pub(crate) const EXCLUSIVE_WAIT: Duration = Duration::from_secs(5);
 
-/// The time for which once-only work tries for a lock that nobody is seen to hold.
+/// For how long once-only work tries to take a lock that cannot be taken although no holder is visible.
 pub(crate) const HIDDEN_HOLDER: Duration = Duration::from_secs(1);

@@ -170,8 +170,8 @@ macro_rules! calls {
 }
 
 calls! {
-    /// Returns the entry of this name, if its fence is greater than `known`, the state of the lock,
-    /// and the latest epoch. Takes no lock and changes nothing.
+    /// Returns the state of the lock and the latest epoch. Also returns the entry of this name, if its fence is
+    /// greater than `known`. Takes no lock and changes nothing.
     Probe "probe" reads [name: LockName] { known: Fence } -> Probed;
 
     /// Takes the lock `name` for `length`, if the lock is free: never held, expired or released,
@@ -192,11 +192,9 @@ calls! {
     /// cooldown counts as a [failure](crate::LockState::failures), and one without sets the count to zero.
     Release "release" writes [lease: LeaseRow] { cooldown: Duration } -> bool;
 
-    /// Publishes an entry under the lease, generated now. `false` means that it was refused, because the
-    /// lease has been overtaken, or because the entry that this one [renews](NewEntry::renews) is no longer
-    /// stored.
-    ///
-    /// The entry's fence becomes the lease's.
+    /// Publishes an entry under the lease. The entry counts as generated now, and gets the fence of the lease.
+    /// `false` means that it was refused, because the lease has been overtaken, or because the entry that this
+    /// one [renews](NewEntry::renews) is no longer stored.
     Publish "publish" writes [lease: LeaseRow] { entry: NewEntry } -> bool;
 
     /// Removes the entry under the lease. `false` means that there is none, or that the lease has been
@@ -213,21 +211,21 @@ calls! {
     /// database's clock, so that a database that has lost the latest epochs continues above them.
     Invalidate "invalidate" writes [] { names: Vec<String> } -> Epoch;
 
-    /// The question of a sync. Returns three lists, all of one moment: the first invalidated names after the
-    /// epoch `since`, each with its latest epoch, in the order of epochs; the states of the leases of the
+    /// The query of a sync. Returns three lists, all as of the same moment: the first invalidated names after
+    /// the epoch `since`, each with its latest epoch, in the order of epochs; the states of the leases of the
     /// `peer_keys` keys, in the order of the keys; and the first `limit` rows of the outbox whose ids follow
-    /// `after`, in the order of ids. Of names, there are more than `limit` if as many follow, and those with
-    /// one epoch are all in the answer or none is; if `limit` is zero, there are none.
+    /// `after`, in the order of ids. The names with the same epoch are either all in the answer or none is, so
+    /// there may be a few more names than `limit`. If `limit` is zero, there are none.
     Invalidated "sync" reads [after: String]
         { since: Epoch, limit: usize, peer_keys: Vec<String> } -> Synced;
 
-    /// Numbers the committed rows of the outbox with these ids, at most [`MAX_NAMES`]: stores the
-    /// invalidations of their names, as [`Invalidate`] does, and then removes the rows. Rows that
-    /// are not there, are not committed, or that somebody has locked are left out. A row that
-    /// cannot be stored stops no other one.
+    /// Gives epochs to the committed rows of the outbox with these ids, of which there may be [`MAX_NAMES`]:
+    /// stores the invalidations of their names, as [`Invalidate`] does, and then removes the rows. Rows that do
+    /// not exist, are not committed, or that somebody has locked are left out. A row that cannot be stored does
+    /// not hold up the others.
     ///
-    /// The call may be repeated, and two processes may make it at once. On databases other than
-    /// PostgreSQL a name may then get two epochs, which makes its pages stale twice.
+    /// The call may be repeated, and two processes may make the same call at the same time. On databases other
+    /// than PostgreSQL a name may then get two epochs, which makes its pages stale twice.
     Number "number" writes [] { ids: Vec<String> } -> Numbered;
 
     /// Removes the rows of the outbox with these ids, at most [`MAX_NAMES`], that were
@@ -237,18 +235,18 @@ calls! {
     /// Returns the latest epoch; 0 if nothing was ever invalidated.
     LatestEpoch "sync-epoch" reads [] {} -> Epoch;
 
-    /// Returns the epoch of the latest purge of everything, and so of what was
-    /// [pruned](PruneInvalidations); 0 without one.
+    /// Returns the epoch of the latest purge of everything. If there was none, it is 0.
+    /// [Pruning](PruneInvalidations) stores such a purge in place of what it removes.
     PurgedUntil "sync-purged" reads [] {} -> Epoch;
 
-    /// Returns the latest names of a list whose epochs are smaller than `before`, each with its epoch.
-    /// There are more than `limit` if the list has as many, and names with one epoch are all in the
-    /// answer or none is.
+    /// Returns the latest names of a list whose epochs are smaller than `before`, each with its epoch. The
+    /// names with the same epoch are either all in the answer or none is, so there may be a few more names than
+    /// `limit`.
     LatestNames "sync-latest" reads [] { list: NameList, before: Epoch, limit: usize }
         -> Vec<(String, Epoch)>;
 
-    /// Removes the pages of `key` and of its variants (keys that begin with `key` and a `#`, and
-    /// are stored so), and takes their locks from the holders.
+    /// Removes the pages of `key` and of its variants, and takes their locks from the holders. The name of a
+    /// variant is `key` followed by a `#` and more.
     Purge "purge" writes [key: String] {} -> ();
 
     /// Returns the first `limit` pages whose names are not less than `from`, in the order of names.
@@ -261,48 +259,47 @@ calls! {
     /// Counts the stored pages.
     Count "count" reads [] {} -> Counted;
 
-    /// Returns the size of each table with its indexes, in bytes, as far as the database tells; of
-    /// SQLite, the size of the file.
+    /// Returns the size of each table with its indexes, in bytes, as far as the database reports it. For
+    /// SQLite, it is the size of the file.
     Sizes "sizes" reads [] {} -> Vec<(String, u64)>;
 
-    /// Removes pages, in the order of [`EVICTION`](crate::EVICTION), that nobody regenerates: a hundred at
-    /// most, and as many as have `excess` bytes together, counted as in
-    /// [`Counted::weight`](crate::Counted::weight). Returns the approximate weight of the removed
-    /// ones.
+    /// Removes pages that are not being regenerated, in the order of [`EVICTION`](crate::EVICTION). It stops
+    /// after a hundred pages, or when the removed pages have `excess` bytes together, counted as in
+    /// [`Counted::weight`](crate::Counted::weight). Returns the approximate weight of the removed pages.
     Evict "evict" writes [] { excess: u64 } -> u64;
 
-    /// Removes the entries whose retention is over, among the next few entries after `after`. Returns the
-    /// place to continue, and the smallest epoch of these few: the smallest one of all entries is the minimum
-    /// over all calls. `None` means that there are no more entries.
+    /// Removes the entries whose retention is over, among the next few entries after `after`. Returns the place
+    /// to continue, and the smallest epoch among the examined entries. The smallest epoch of all entries is the
+    /// minimum of these over all calls. `None` means that there are no more entries.
     PruneEntries "prune-entries" writes [] { after: Option<String> }
         -> Option<Pruned>;
 
     /// Returns the state of a lock, or `None` if there is no lock with this name.
     Inspect "inspect" reads [name: LockName] {} -> Option<LockRow>;
 
-    /// Returns the locks that have not expired, sorted by kind and name, without those of
-    /// [`LockKind::Once`] without an owner.
+    /// Returns the locks that have not expired, sorted by kind and name. Rows of the kind [`LockKind::Once`]
+    /// that have no owner are left out: they are marks of work that is done.
     Held "held" reads [] {} -> Vec<LockRow>;
 
-    /// Takes a lock from its holder, gives the lock another fence and frees it. `false` means that there is
-    /// no lock with this name or, with `seen`, with this name and fence.
+    /// Takes a lock from its holder, gives the lock a new fence and frees it. `false` means that there is no
+    /// lock with this name or, if `seen` is given, that the lock has a different fence.
     BreakLock "break-lock" writes [name: LockName] { seen: Option<Fence> } -> bool;
 
-    /// Frees the lock `name` if `owner` has the lock: undoes a [`TryLock`] whose reply was lost. A
-    /// freed lock gets another fence, as by [`BreakLock`]. Creates no lock.
+    /// Frees the lock `name` if `owner` holds it: this undoes a [`TryLock`] whose reply was lost. A freed lock
+    /// gets a new fence, as with [`BreakLock`]. Creates no lock.
     Revoke "revoke" writes [name: LockName, owner: String] {} -> ();
 
-    /// Removes locks that were [unused](Unused) for long, among the next few locks after `after`.
-    /// Returns the last name examined.
+    /// Removes locks that have been [unused](Unused) for a long time, among the next few locks after `after`.
+    /// Returns the name of the last examined lock.
     PruneLocks "prune-locks" writes []
         { kind: LockKind, unused: Unused, after: Option<String> } -> Option<String>;
 
     /// Removes up to 10,000 invalidations after the epoch `after`, if they are older than `age` and not later
-    /// than `oldest`, the smallest epoch of all stored entries. For processes that have not read them, a
-    /// purge of everything (`purged_prefix:`) is stored before, with the latest removed epoch. It applies to
-    /// no stored entry, provided that `oldest` is not too great: otherwise new processes find pages purged
-    /// that nobody has purged. Names that begin with `revision:` stay. Returns the place to continue, or
-    /// `None` if there are no more.
+    /// than `oldest`, the smallest epoch of all stored entries. Before that, it stores a purge of everything
+    /// (`purged_prefix:`) with the latest removed epoch, for processes that have not read the removed names.
+    /// The purge applies to no stored entry, provided that `oldest` is right. If it were too great, processes
+    /// would treat pages as purged that nobody has purged. Names that begin with `revision:` stay. Returns the
+    /// place to continue, or `None` if there are no more.
     PruneInvalidations "prune-invalidations" writes []
         { oldest: Epoch, age: Duration, after: Option<Epoch> } -> Option<Epoch>;
 
@@ -311,9 +308,8 @@ calls! {
     /// same answer again.
     ///
     /// The request counts as [running](crate::RequestProgress::Running) for `length`. Its row stays for
-    /// `retention`, unless a [`Finish`] or a [`Forget`] comes before. With `again`, this owner
-    /// takes over an unfinished request with the same fingerprint, if at least the time `again` has
-    /// passed since its begin.
+    /// `retention`, unless a [`Finish`] or a [`Forget`] comes before. With `again`, this owner takes over an
+    /// unfinished request with the same fingerprint, if at least the time `again` has passed since it began.
     Begin "begin" writes [name: String, owner: String, fingerprint: String]
         { length: Duration, retention: Duration, again: Option<Duration> } -> Begun;
 

@@ -80,7 +80,7 @@ pub type GiveBack = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub enum Engine {
     /// SQLite, since 3.35.
     Sqlite,
-    /// PostgreSQL, by its simple query protocol: see [`run`](DriverConnection::run).
+    /// PostgreSQL, through its simple query protocol: see [`run`](DriverConnection::run).
     Postgres,
     /// MySQL or MariaDB.
     MySql,
@@ -96,9 +96,9 @@ pub trait Driver: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`DriverError::late`] where the pool gave no connection in time, also after it tried in vain to connect;
-    /// [`DriverError::unreachable`] where it is closed, [`DriverError::broken`] where the server could not be
-    /// reached, and [`DriverError::refused`] where the server has answered with a code.
+    /// [`DriverError::late`] if the pool gave no connection in time, even if it has tried to connect meanwhile;
+    /// [`DriverError::unreachable`] if the pool is closed; [`DriverError::broken`] if the server could not be
+    /// reached; and [`DriverError::refused`] if the server has answered with a code.
     fn acquire(&self) -> DriverFuture<'_, Box<dyn PooledConnection>>;
 
     /// Opens a connection that is not one of the pool's, for a statement that must not wait until the
@@ -113,18 +113,18 @@ pub trait Driver: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Returns the number of connections that the pool has at most.
+    /// Returns the maximum number of connections in the pool.
     fn max_connections(&self) -> usize;
 
-    /// Returns the path of the file that an SQLite database is. `None`, the default, means that it is in
+    /// Returns the path of the file of an SQLite database. `None`, the default, means that the database is in
     /// memory, or on a server.
     fn file(&self) -> Option<&Path> {
         None
     }
 
-    /// Listens to a channel of PostgreSQL's, whose name needs no quotes, on a connection that does nothing
-    /// else, which may be one of the pool's. When the future ends, the server listens. `None`, the default: the
-    /// driver cannot listen, and `Builder::listen` is refused.
+    /// Listens to a PostgreSQL channel on a connection that does nothing else; it may be one of the pool's. The
+    /// name of the channel needs no quotes. When the future is ready, the server is listening. `None`, the
+    /// default, means that the driver cannot listen, and `Builder::listen` is refused.
     fn listen(&self, channel: String) -> Option<DriverFuture<'_, Box<dyn Listener>>> {
         let _ = channel;
         None
@@ -134,7 +134,7 @@ pub trait Driver: fmt::Debug + Send + Sync + 'static {
 /// A connection on which a statement can run. It comes from a pool, or it is one of the application's own, and
 /// Perennial writes in the transaction that the application has begun on it.
 pub trait DriverConnection: Send {
-    /// Runs a text, and returns the rows and the counts of its last statement.
+    /// Runs SQL, and returns the rows and the counts of its last statement.
     ///
     /// - **SQLite**: the text may have several statements, separated by `;`. Each `?` stands for the next
     ///   argument.
@@ -145,13 +145,13 @@ pub trait DriverConnection: Send {
     ///   the next argument. Without arguments it may have several statements and goes in one message, not
     ///   prepared.
     ///
-    /// A text is shared, so that a driver with a thread of its own need not copy it, and the same text comes
-    /// again and again, so that a prepared statement can be kept.
+    /// The SQL is a shared string, so that a driver with a thread of its own does not have to copy it. The same
+    /// SQL is used again and again, so it is worthwhile to keep a prepared statement.
     ///
     /// # Cancellation
     ///
-    /// The future may be dropped at any moment. The connection is then given back or dropped, and no other
-    /// statement runs on it before.
+    /// The future may be dropped at any moment. The next thing that happens to the connection is then that it
+    /// is given back or dropped; no other statement runs on it before that.
     ///
     /// # Errors
     ///
@@ -162,9 +162,9 @@ pub trait DriverConnection: Send {
         arguments: &'a [Argument<'a>],
     ) -> DriverFuture<'a, Rows>;
 
-    /// Returns true if the connection is in a transaction. Perennial asks on MySQL itself alone, whose
-    /// statements cannot see it. `None`, the default, means that the driver does not know, and an
-    /// invalidation in the application's transaction is refused there.
+    /// Returns true if the connection is in a transaction. Perennial asks this only on MySQL (not on MariaDB),
+    /// because SQL cannot find it out there. `None`, the default, means that the driver does not know. An
+    /// invalidation in the application's transaction is then refused.
     fn is_in_transaction(&self) -> Option<bool> {
         None
     }
@@ -186,11 +186,11 @@ impl<C: DriverConnection + ?Sized> DriverConnection for &mut C {
 
 /// A connection of a pool. Dropping it closes it.
 pub trait PooledConnection: DriverConnection {
-    /// Gives the connection back to its pool, once it has answered what was asked before. A connection that
-    /// does not belong to the pool is closed.
+    /// Gives the connection back to its pool, but only after the server has answered what was sent before. A
+    /// connection that does not belong to the pool is closed.
     ///
-    /// When the future ends, the connection is the pool's, which may still look after it before it gives it out
-    /// again. The caller drops the future when its time is up, which closes the connection.
+    /// When the future is ready, the connection belongs to the pool again. The pool may still check it before
+    /// it gives it out. The caller drops the future when its time is up, which closes the connection.
     fn give_back(self: Box<Self>) -> GiveBack;
 
     /// Takes the connection out of the pool, which may open another one in its place.
@@ -199,12 +199,12 @@ pub trait PooledConnection: DriverConnection {
 
 /// Notifications of PostgreSQL, on a connection of its own.
 pub trait Listener: Send {
-    /// Waits for the next notification. A dropped call loses none. A library that connects anew by itself, and
-    /// so loses some in silence, is told not to.
+    /// Waits for the next notification. If the call is dropped, no notification is lost. Some libraries
+    /// reconnect by themselves, and silently lose the notifications of that time. Switch that off.
     ///
     /// # Errors
     ///
-    /// The connection is lost. The caller then listens anew.
+    /// The connection is lost. The caller then listens again.
     fn next(&mut self) -> DriverFuture<'_, ()>;
 }
 
@@ -328,10 +328,10 @@ pub enum Value {
     Int(i64),
     /// A text.
     Text(String),
-    /// Bytes, or a text that is no UTF-8.
+    /// Bytes, or a string that is not UTF-8.
     Bytes(Bytes),
-    /// The text form in which the simple protocol of PostgreSQL returns a value of any type; of bytes, `\x`
-    /// and hexadecimal digits.
+    /// The textual form in which the simple protocol of PostgreSQL returns a value of any type. For bytes, that
+    /// is `\x` followed by hexadecimal digits.
     PostgresText(String),
 }
 

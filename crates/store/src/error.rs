@@ -31,31 +31,37 @@ pub struct Error(Arc<Repr>);
 words! {
     /// The kinds of [`Error`].
     pub enum ErrorKind("kind of error") {
-        /// A URL, key, table prefix or other setting cannot be used; the message says what to write
-        /// instead.
+        /// A URL, key, tag, table prefix or setting cannot be used. The message says what to write instead. Change the
+        /// code or the configuration; trying again does not help.
         Invalid => "invalid",
-        /// The database refused a statement, or its answer cannot be read.
+        /// The database has refused a statement, or its answer cannot be read. The source has the error of the driver.
+        /// Often a right is missing: `perennial doctor` finds that.
         Database => "database",
-        /// The database cannot be reached: there was no connection in time, or the connection broke.
+        /// The database cannot be reached: there was no connection in time, or the connection broke. Trying again later
+        /// may help. Pages in memory are still served.
         Unreachable => "unreachable",
-        /// The database was not asked, as it failed a moment ago. One request a second asks.
+        /// The database was not asked, because it failed a moment ago. One request a second still asks it, so this
+        /// ends by itself when the database answers again.
         Failing => "failing",
-        /// The database did not answer within the statement
-        /// timeout, or within the limit that the method names.
+        /// The database did not answer within the statement timeout, or within the limit that the method names. It may
+        /// have executed the statement all the same.
         Timeout => "timeout",
         /// The tables in the database belong to another release, or are missing although
-        /// [`expect_tables`](https://docs.rs/perennial/latest/perennial/struct.Builder.html#method.expect_tables) says that they are there.
+        /// [`expect_tables`](https://docs.rs/perennial/latest/perennial/struct.Builder.html#method.expect_tables) says that
+        /// they are there. Run the migration, or a release that fits the tables.
         Schema => "schema",
-        /// The caller no longer holds the lease.
+        /// The caller no longer holds the lease: it has expired, or somebody has broken the lock. Stop the work, because
+        /// another holder may be doing it.
         Lost => "lost",
-        /// The lock was not free in time: another holder has the lock, or it is in cooldown.
+        /// The lock was not free in time: another holder has it, or it is in a cooldown. The message names the holder.
         Taken => "taken",
-        /// The generator failed, and no version may be served. The source is the generator's error.
+        /// The generator has failed, and no version may be served. The source is the generator's error. The next attempt
+        /// is made after the cooldown.
         Generator => "generator",
-        /// No version may be served, and none was generated within the policy's limits: a generator
-        /// takes its time, or failed a moment ago, or the site is shutting down.
+        /// No version may be served, and none was generated within the policy's limits: a generator is still running or
+        /// has just failed, or the site is shutting down. The message says after which time to try again.
         Unavailable => "unavailable",
-        /// The work was cancelled, as the runtime is shutting down.
+        /// The work was cancelled, because the runtime is shutting down.
         Cancelled => "cancelled",
     }
 }

@@ -140,8 +140,8 @@ impl<T: AsRef<str>> From<&[T]> for LockName {
 
 /// One name or several: tags, parameters of a query, columns.
 ///
-/// A text is one name; an array, a slice, a `Vec`, a `BTreeSet` and a `HashSet` of texts are several. Collect an
-/// iterator first.
+/// A string is one name. An array, a slice, a `Vec`, a `BTreeSet` or a `HashSet` of strings is a list of names.
+/// Collect an iterator first.
 ///
 /// This trait cannot be implemented outside of this crate.
 #[diagnostic::on_unimplemented(

@@ -272,7 +272,7 @@ pub struct PeerLeaseState {
     pub remaining: Duration,
 }
 
-/// A page without a version that nobody generates.
+/// The state of a page that has no stored version, and that nobody is generating.
 impl Default for PeerLeaseState {
     fn default() -> Self {
         Self {
@@ -306,7 +306,7 @@ pub enum Begun<C = Response<Bytes>> {
 #[derive(Clone, Debug)]
 pub enum RequestProgress<C = Response<Bytes>> {
     Running,
-    /// The request was begun longer ago than it may count as running, and has not finished.
+    /// The request was begun so long ago that it no longer counts as running, and it has not finished.
     Unknown,
     /// The request was done. `None` means that its response is not stored, or cannot be read.
     Done(Option<C>),

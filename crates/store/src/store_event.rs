@@ -60,7 +60,7 @@ pub enum StoreEvent<'a> {
         /// The lock's name.
         name: &'a LockName,
     },
-    /// A repeated idempotent request was answered by the stored response.
+    /// A repeated idempotent request was answered with the stored response.
     Replayed {
         /// The name of the request's row.
         name: &'a str,

@@ -129,7 +129,7 @@ impl Pauses {
 pub struct Backoff {
     pauses: Pauses,
     random: bool,
-    /// The number of pauses so far, and the most of them.
+    /// The number of pauses made so far, and the greatest number of pauses.
     made: u32,
     limit: u32,
     end: Option<Instant>,

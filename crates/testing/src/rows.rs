@@ -13,7 +13,7 @@ use perennial_store::{
     name::bounded, sql::dialect::SET_BACK, stored_size,
 };
 
-/// The number of rows that one call of the pruning examines.
+/// The number of rows that one pruning call examines.
 pub(super) const STEP: usize = 100;
 
 /// The primary key of a row.

@@ -16,14 +16,14 @@ use crate::{
     },
 };
 
-/// The codings of a content, shared by all versions with the same content.
+/// The compressed forms of some content, shared by all versions with the same content.
 #[derive(Default)]
 pub(crate) struct Codings {
     /// Set once, when the content has been compressed.
     made: OnceLock<Made>,
 }
 
-/// What the compression of a content has made. `None` means that it would be no smaller.
+/// The result of compressing some content. `None` means that the compressed form would not be smaller.
 enum Made {
     /// The whole content, by its codings.
     Whole(Box<[Option<Representation>; Coding::ALL.len()]>),
@@ -31,7 +31,7 @@ enum Made {
     Pieces(Option<Arc<GzipPieces>>),
 }
 
-/// What an encoder has returned for a content; see [`Codings::put`].
+/// What an encoder has returned for some content; see [`Codings::put`].
 #[derive(Debug, Default)]
 pub(crate) enum Encoded {
     Whole(Box<[Option<Response<Bytes>>; Coding::ALL.len()]>),
@@ -42,7 +42,7 @@ pub(crate) enum Encoded {
 }
 
 impl Encoded {
-    /// Compresses a content, which takes up to some tenths of a second.
+    /// Compresses some content, which takes up to a few tenths of a second.
     pub(crate) fn of(content: &Response<Bytes>, holes: Option<&HolePlaces>) -> Self {
         match holes {
             Some(holes) => Self::Pieces(Coding::pieces(content.body(), holes)),
@@ -52,8 +52,8 @@ impl Encoded {
 }
 
 impl Codings {
-    /// Returns the codings of a content, which are still to be made, or `None` if the content is not worth
-    /// compressing.
+    /// Returns a place for the compressed forms of this content, which are still to be made, or `None` if the
+    /// content is not worth compressing.
     pub(crate) fn of(content: &Response<Bytes>) -> Option<Arc<Self>> {
         compression::is_compressible(content).then(Arc::default)
     }
@@ -96,7 +96,7 @@ impl Codings {
         }
     }
 
-    /// Returns the compressed pieces of a content with holes, or `None` if they would be no smaller.
+    /// Returns the compressed pieces of content with holes, or `None` if they would not be smaller.
     pub(crate) fn pieces(&self) -> Option<&Arc<GzipPieces>> {
         match self.made.get()? {
             Made::Pieces(pieces) => pieces.as_ref(),

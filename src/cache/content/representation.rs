@@ -45,8 +45,8 @@ pub(crate) struct Representations {
     pub(crate) codings: Option<Arc<Codings>>,
     /// The `Age` header of the generated response, in seconds.
     pub(crate) age_before: u64,
-    /// The header that gave the response another entity tag than the version before, although the
-    /// body is the same.
+    /// The header that gave the response an entity tag different from the previous version's, although the body
+    /// is the same.
     pub(crate) retagged_by: Option<HeaderName>,
     /// The holes of the content.
     holes: Option<Arc<HolePlaces>>,
@@ -107,7 +107,7 @@ impl Page {
         &self.body.plain.body
     }
 
-    /// Returns the holes, if the page has some.
+    /// Returns the holes, if the page has any.
     #[inline]
     pub(crate) fn holes(&self) -> Option<&Arc<HolePlaces>> {
         self.meta.stored.holes.as_ref()
@@ -141,9 +141,10 @@ impl Page {
     /// generator had ended (§8.8.2.1). An unchanged page keeps the date of the page `before`. `dated_before`
     /// is the `Date` of that page, in seconds since 1970.
     ///
-    /// A date names one version. If another one had it too, a client that has the one would be told
-    /// that the other one is not modified. A client without a date may send `Date` instead, which is up to
-    /// a second off, as versions of one age share it. So the date has to be later than all of these.
+    /// A date has to belong to one version only. If two versions had the same date, a client that has the first
+    /// one would be told that nothing was modified, although the second one is current. A client that got no
+    /// `Last-Modified` may send `Date` instead, which can be a second later. So the date of a new version has
+    /// to be later than the `Last-Modified` and the `Date` of the one before it.
     pub(crate) fn last_modified(
         response: &Response<Bytes>,
         fence: Fence,
@@ -222,8 +223,8 @@ impl Version {
 }
 
 impl Version {
-    /// Returns a copy for one thread, or `None` for a page that is large, or that is still to be compressed. The copy
-    /// shares nothing with this version that a hit writes to, and nothing of the application's.
+    /// Returns a copy for one thread, or `None` for a page that is large, or that is still to be compressed.
+    /// The copy shares with this version nothing that a hit writes to, and no value of the application.
     pub(crate) fn copied(&self) -> Option<Self> {
         let body = &self.page.body;
         if body.plain.body.len() > LARGEST_COPY {
@@ -259,8 +260,8 @@ fn is_same(a: &Response<Bytes>, b: &Response<Bytes>) -> bool {
     a.status() == b.status() && a.headers() == b.headers() && a.body() == b.body()
 }
 
-/// Returns the date of seconds since 1970. `None` means that the number is no plausible time, as in a store
-/// whose fences are no times.
+/// Returns the HTTP date for a number of seconds since 1970. `None` means that the number cannot be a time, for
+/// example because the fences of the store are not times.
 fn http_date(seconds: i64) -> Option<HeaderValue> {
     let since = Duration::from_secs(seconds.try_into().ok()?);
     if since < 30 * YEAR || since > 8000 * YEAR {
@@ -302,16 +303,16 @@ pub(crate) struct HitHeaders<'a> {
     pub(crate) is_dated: bool,
 }
 
-/// A content in one coding, with everything that a hit needs.
+/// Content in one coding, with everything that a hit needs.
 #[derive(Clone)]
 pub(crate) struct Representation {
     pub(crate) status: StatusCode,
     pub(crate) body: Bytes,
-    /// The `Age` of the generated response, which a hit replaces by its own.
+    /// The `Age` of the generated response, which a hit replaces with its own.
     age: Option<HeaderValue>,
     /// The headers of a hit: first `Age` and the [`Places`], in this order and with `no-cache` in each, then
-    /// the generated validators, the tag in its strong form, and then the content's. To copy them and to
-    /// fill the places takes fewer instructions than to insert headers.
+    /// the generated validators, the tag in its strong form, and then the content's own headers. Copying them
+    /// and filling the places takes fewer instructions than inserting headers.
     pub(crate) hit: HeaderMap,
     places: Places,
     /// The generated entity tag in its weak form.
@@ -461,7 +462,8 @@ impl Representation {
         }
     }
 
-    /// Removes places without a value, and adds the status beside the content's own.
+    /// Removes places without a value, and adds Perennial's `Cache-Status` to the one that the content may
+    /// have.
     #[cold]
     fn complete(&self, headers: &mut HeaderMap, of_hit: &HitHeaders<'_>) {
         match of_hit.cache_status {
@@ -526,7 +528,7 @@ const COMMON: [&str; 8] = [
     "nosniff",
 ];
 
-/// The longest body of a copy for one thread. To write a larger one costs more than what the copy saves.
+/// The longest body of a copy for one thread. Sending a larger one costs much more than the copy saves.
 const LARGEST_COPY: usize = 64 << 10;
 
 /// The longest body that is copied beside the values of the headers.
@@ -561,8 +563,8 @@ mod tests {
 
     use super::*;
 
-    /// The begin of a regeneration after the end of the one before and its time, in microseconds, the
-    /// error of its `Date` in seconds, and a letter of its content.
+    /// One regeneration: the pause since the end of the previous one and its length, both in microseconds, the
+    /// error of its `Date` in seconds, and a letter that stands for its content.
     type Run = (i64, i64, i64, char);
 
     fn runs() -> impl Strategy<Value = Vec<Run>> {
@@ -572,7 +574,7 @@ mod tests {
     }
 
     proptest! {
-        /// RFC 9110 §8.8.2.2: no client can have the date of two versions.
+        /// RFC 9110 §8.8.2.2: no date belongs to two versions, so a client cannot confuse them.
         #[test]
         fn date_names_one_version(start in 0..1_000_000_i64, runs in runs()) {
             let mut clock = 1_790_000_000_000_000 + start;

@@ -19,8 +19,8 @@ pub(crate) struct Housekeeping {
     due: Ordered<Due>,
 }
 
-/// The times at which this process next tries to check. Whether there is something to do is decided under the
-/// locks that all processes share.
+/// The times at which this process next checks whether there is something to remove. Whether there is something
+/// to do is decided under the locks that all processes share.
 struct Due {
     capacity: Tick,
     prune: Tick,

@@ -59,7 +59,7 @@ struct SyncState {
     timeline: Timeline,
 }
 
-/// A running sync, as those see it who wait for its end.
+/// A running sync, as it is seen by those who wait for it to end.
 #[derive(Clone)]
 struct Attempt {
     started: Tick,
@@ -225,8 +225,8 @@ impl InvalidationSync {
         }
     }
 
-    /// Returns true if another process still holds the lease on this key, by a sync that began at `since` or
-    /// later. If the database does not answer, the result is what this process knows.
+    /// Returns true if another process still holds the lease on this key, according to a sync that began at
+    /// `since` or later. If the database does not answer, the result is what this process knows.
     pub(crate) async fn peer_still_holds(self: &Arc<Self>, key: &str, since: Tick) -> bool {
         // The running sync may have begun before `since`, and then a second one is needed.
         for _ in 0..2 {
@@ -264,10 +264,10 @@ impl InvalidationSync {
         numbered.map(drop)
     }
 
-    /// Called after a request that may have made triggers of the database write into the outbox. When it returns,
-    /// this process honours what they have written, unless the database takes longer than a sync may. For an
-    /// author who is told, the rows are numbered, too, and the result is the epoch to show the author, or `None`
-    /// if nothing was invalidated since `before`.
+    /// Called after a request that may have made triggers of the database write into the outbox. When it
+    /// returns, this process honours what they have written, unless the database takes longer than a sync may.
+    /// If the author of the change has to see it in all processes, the rows are given epochs, too. The result
+    /// is then the epoch for the author's cookie, or `None` if nothing was invalidated since `before`.
     pub(crate) async fn apply_triggered(
         self: &Arc<Self>,
         before: Epoch,
@@ -330,8 +330,8 @@ impl InvalidationSync {
     }
 
     /// Returns the running sync, or a new one with the sender of its progress, which the caller
-    /// [runs](Self::run) after the lock: a runtime that has ended drops a task inside of `spawn`, and the
-    /// end of a sync takes the lock.
+    /// [runs](Self::run) after it has released the lock. The lock must be released first because `spawn` drops
+    /// the task at once if its runtime has ended, and the end of a sync takes the same lock.
     fn join_or_start_in(
         &self,
         state: &mut SyncState,
@@ -513,7 +513,7 @@ impl InvalidationSync {
     }
 }
 
-/// Records the end of a sync, also of one that is cancelled with its runtime.
+/// Records the end of a sync, even of one that is cancelled together with its runtime.
 struct End {
     sync: Arc<InvalidationSync>,
     progress: watch::Sender<SyncProgress>,

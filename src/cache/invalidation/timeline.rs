@@ -45,9 +45,9 @@ pub(super) struct Timeline {
 /// Whether a request waits for the sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// It does not wait. Until `next_check`, no request needs to ask.
+    /// The request does not wait. Until `next_check`, no further request needs to ask the timeline again.
     No { next_check: Tick },
-    /// It waits for the answer, but no longer than until this time.
+    /// The request waits for the answer of the sync, but no longer than until this time.
     Until(Tick),
 }
 
@@ -92,8 +92,8 @@ impl Timeline {
         self.last_request = now;
     }
 
-    /// Returns true if no request has come for a while, so that the clock is to be compared with the
-    /// machine's.
+    /// Returns true if no request has come for a while. The monotonic clock then has to be compared with the
+    /// wall clock.
     pub(super) fn is_first_in_a_while(&self, now: Tick) -> bool {
         now >= self.last_request + SYNC_INTERVAL / 4
     }
@@ -119,7 +119,7 @@ impl Timeline {
         self.started >= since
     }
 
-    /// Returns the time from which on a sync may start for an author.
+    /// Returns the earliest time at which a sync may start for an author.
     pub(super) fn next_for_author(&self) -> Tick {
         self.for_author + SYNC_INTERVAL
     }

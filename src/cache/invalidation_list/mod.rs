@@ -66,7 +66,7 @@ pub(crate) enum Target<'a> {
     PurgedTag(&'a str),
     /// The resources with a tag that begins with this text, whose versions are not served any more.
     PurgedTagPrefix(&'a str),
-    /// All resources, as this revision of the site's code was seen for the first time.
+    /// All resources. A revision of the site's code invalidates them when it is seen for the first time.
     Revision(&'a str),
 }
 
@@ -211,9 +211,9 @@ impl InvalidationList {
         self.read(|list| list.seen)
     }
 
-    /// Returns the latest epoch that this process knows, with a gap before it perhaps. What a generator that
+    /// Returns the latest epoch that this process knows. Earlier ones may be missing. What a generator that
     /// begins now reads from the application's data is not older than that epoch. A part that it takes from
-    /// memory may be: it has been checked only up to [`seen`](Self::seen).
+    /// memory may be older: such a part has been checked only up to [`seen`](Self::seen).
     pub(crate) fn latest(&self) -> Epoch {
         self.read(|list| list.latest)
     }
@@ -234,9 +234,9 @@ impl InvalidationList {
     ///
     /// - The database has never seen the revision: it is announced.
     /// - The database has seen it, and no other one later: there is nothing to do.
-    /// - The database has seen another revision later, so this is a rollback: the revision is announced
-    ///   again, under a name that ends with the epoch of the other one, so that all processes of the rollback
-    ///   store the same name.
+    /// - The database has seen another revision later, so this is a rollback: the revision is announced again.
+    ///   Its name then ends with the epoch of the other revision, so that all processes that return to the old
+    ///   code store the same name.
     pub(crate) fn decide_announcement(&self) {
         let pending = self.read(|list| {
             let name = list.revision.as_ref()?;
@@ -309,20 +309,20 @@ impl InvalidationList {
         self.read(|list| list.unnumbered.rows.keys().cloned().collect())
     }
 
-    /// Returns the latest sighting of rows of the outbox without an epoch. A
-    /// generator that begins now reads the data of all of these rows.
+    /// Returns the latest sighting of rows in the outbox that have no epoch yet. A generator that begins now
+    /// reads the data of all these rows.
     pub(crate) fn sightings(&self) -> Sighting {
         self.read(|list| list.unnumbered.latest)
     }
 
-    /// Adds invalidations out of their order, which leaves [`seen`](Self::seen) as it is.
+    /// Adds invalidations out of order, which leaves [`seen`](Self::seen) as it is.
     pub(crate) fn add_all(&self, invalidated: &[(String, Epoch)]) {
         if !invalidated.is_empty() {
             self.change(|list| list.add_all(invalidated));
         }
     }
 
-    /// Invalidates, or purges, all versions from before `epoch`, in place of the older names of a list.
+    /// Invalidates, or purges, all versions from before `epoch`. That replaces the older names of a list.
     pub(crate) fn invalidate_all_before(&self, list: NameList, epoch: Epoch) {
         self.change(|known| match list {
             NameList::Purged => known.invalidated.purged.invalidate_all_before(epoch),
@@ -525,7 +525,7 @@ impl<N: Copy + Default + Ord> NameSet<N> {
         }
     }
 
-    /// Invalidates all versions from before `number`, in place of the names up to then.
+    /// Invalidates all versions from before `number`. That replaces the names up to that number.
     fn invalidate_all_before(&mut self, number: N) {
         self.latest = self.latest.max(number);
         if number > self.before {
@@ -557,8 +557,8 @@ impl<N: Copy + Default + Ord> NameSet<N> {
         }
     }
 
-    /// Returns the number of the latest invalidation of this resource, whose key has these `names`, or of one
-    /// of its parts.
+    /// Returns the number of the latest invalidation of this resource or of one of its parts. `names` are the
+    /// names of the resource's key.
     fn latest_for(&self, key: &str, names: &[Cow<'_, str>], metadata: &Metadata) -> N {
         if metadata.depends_on_everything {
             return self.latest;
@@ -588,7 +588,8 @@ fn variants_of(key: &str) -> Vec<Cow<'_, str>> {
     ends.map(|end| bounded(&key[..end])).collect()
 }
 
-/// Returns true for the end of the name of a revision that has returned: `;` and an epoch.
+/// Returns true if this is how the name of a revision ends that was announced again after a rollback: with `;`
+/// and an epoch.
 fn is_return(rest: &str) -> bool {
     let epoch = rest.strip_prefix(';');
     epoch.is_some_and(|epoch| !epoch.is_empty() && epoch.bytes().all(|it| it.is_ascii_digit()))
@@ -733,7 +734,7 @@ mod tests {
         assert_eq!(all.validity_of("/a", &metadata(4, &[])), Validity::Valid);
     }
 
-    /// Returns the name that a process says which has just begun.
+    /// Returns the name that a process which has just begun would announce.
     fn pending(process: &InvalidationList) -> Option<String> {
         process.decide_announcement();
         process.pending_revision()

@@ -12,7 +12,7 @@ use std::hash::BuildHasher;
 pub(crate) struct Names<N> {
     hashers: [quality::RandomState; 2],
     numbers: HashMap<[u64; 2], N, fast::RandomState>,
-    /// The lengths of the names, in bytes: only at these lengths may a key begin with a name.
+    /// The lengths of the names, in bytes. A key has to be compared with the names only at these lengths.
     lengths: BTreeSet<usize>,
 }
 

@@ -133,14 +133,14 @@ impl EntryFilter {
                 .is_none_or(|prefix| entry.tags.iter().any(|tag| tag.starts_with(prefix)))
     }
 
-    /// Returns the beginning of the stored names that may belong to the filter. A name has no NUL, and a
-    /// long name is stored by its first 128 bytes and a digest.
+    /// Returns the common beginning of the stored names that may match the filter. A key with a NUL is stored
+    /// differently, and a long name is stored as its first 128 bytes and a digest.
     fn beginning(&self) -> &str {
         let plain = self.prefix.split('\0').next().unwrap_or_default();
         &plain[..plain.floor_char_boundary(128)]
     }
 
-    /// The first name in the store that may belong to the filter. No name is empty.
+    /// Returns the first name in the store that may match the filter. Names are never empty.
     pub(crate) fn first_name(&self) -> String {
         let from = self
             .from
@@ -150,7 +150,7 @@ impl EntryFilter {
         if from.is_empty() { "\u{1}" } else { from }.to_owned()
     }
 
-    /// Returns true if no name from this one on belongs to the filter.
+    /// Returns true if neither this name nor any later one matches the filter.
     pub(crate) fn is_behind(&self, name: &str) -> bool {
         let beginning = self.beginning();
         !name.starts_with(beginning) && name > beginning

@@ -40,8 +40,8 @@ pub struct Explanation {
     pub is_running: bool,
     /// The cooldown after a failed generation, or `None` if none is known.
     pub cooldown: Option<ExplainedCooldown>,
-    /// The time for which the reason of a bypass holds that the last generation has shown; `None` means that
-    /// the reason is in the request, or in the layer.
+    /// For how long the service itself goes on answering requests, because the last generation was not stored.
+    /// `None` means that the reason for the bypass is in the request, or in the layer.
     #[serde(
         rename = "holds_for_s",
         serialize_with = "optional",
@@ -99,7 +99,8 @@ pub struct ExplainedVersion {
 pub enum Comparison {
     /// The page is the same for this request as for everybody.
     Same,
-    /// Two generations of the page for everybody differ already, as by a time of day, so nothing can be said.
+    /// Two generations of the page for everybody already differ, for example because they show the time of day.
+    /// So nothing can be said about the visitor.
     DiffersEachTime,
     /// The page differs, and is the same without this header of the request.
     DiffersByHeader(String),
@@ -305,8 +306,8 @@ impl Listing {
         })
     }
 
-    /// Explains the answer to a request for a page without a version that may be served, whose lock is in this
-    /// state.
+    /// Explains the answer to a request for a page that has no version which may be served. `lock` is the state
+    /// of the page's lock.
     fn explain_missing(&self, lock: &LockState) -> Explanation {
         if self.environment.is_shutting_down() {
             return Explanation::bypass(Bypass::ShuttingDown);

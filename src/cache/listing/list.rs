@@ -209,7 +209,8 @@ impl Listing {
     }
 }
 
-/// The least name after this one: no name has a NUL.
+/// Returns the name that comes directly after this one in the order of names. It ends with a NUL, which is
+/// smaller than any character of a name.
 fn name_after(name: &str) -> String {
     format!("{name}\u{1}")
 }

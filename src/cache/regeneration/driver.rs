@@ -49,7 +49,7 @@ pub(super) struct Driver {
     pub(super) work: Option<Generate>,
     /// The generators that wait for this regeneration.
     pub(super) outer: Option<Arc<Chain>>,
-    /// The permit of the generator that waits for this regeneration, which this one shares.
+    /// If a generator waits for this regeneration, its permit, which this regeneration shares.
     inherited_permit: Option<Permit>,
     pub(super) permit: Option<Permit>,
     pub(super) lease: Option<Lease>,
@@ -57,7 +57,7 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    /// Creates the driver of a regeneration, which stands in the list of the running ones already.
+    /// Creates the driver of a regeneration that is already in the list of running ones.
     pub(super) fn new(
         regenerations: &Arc<Regenerations>,
         key: &str,
@@ -410,7 +410,7 @@ impl Driver {
 }
 
 impl Drop for Driver {
-    /// Gives the key free, so that another request can start a regeneration. This runs after a panic, too.
+    /// Releases the key, so that another request can start a regeneration. This runs after a panic, too.
     fn drop(&mut self) {
         let visitors = self.deregister(false);
         if let (Some(visitors), None) = (visitors, &self.work) {

@@ -56,7 +56,7 @@ impl Regenerations {
         }
     }
 
-    /// Returns true for the first call with this header, of the first hundred headers.
+    /// Returns true if this is the first call with this header. Only the first hundred headers are remembered.
     fn is_first_retagging_by(&self, name: &HeaderName) -> bool {
         let mut logged = self.retagging.lock();
         logged.len() < 100 && logged.insert(name.clone())

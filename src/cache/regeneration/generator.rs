@@ -14,7 +14,8 @@ pub(crate) type Readable = Arc<dyn Fn(&Page) -> Reading + Send + Sync>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reading {
     Readable,
-    /// Processes with other code can read it, which has another type for the value, or other holes.
+    /// The code that processes of another revision run can read it. In that code, the value has another type,
+    /// or the page other holes.
     OtherCode,
     /// Nobody can read it.
     Damaged,

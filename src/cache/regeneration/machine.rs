@@ -113,7 +113,7 @@ use crate::{
 pub(crate) enum Input<B> {
     /// The process knows all invalidations from before its start.
     Start,
-    /// [`Action::TakePermit`] has ended. Without a permit, the process has as many regenerations under
+    /// [`Action::TakePermit`] has ended. If no permit was given, the process has as many regenerations under
     /// way as its settings allow.
     Permit {
         granted: bool,
@@ -123,8 +123,8 @@ pub(crate) enum Input<B> {
     /// is held or in cooldown, or that its fence is not the one that was named.
     Acquired(Option<Fence>),
     Generated(Generated<Arc<Page<B>>>),
-    /// The publish was carried out. It is not accepted if the lease was lost, or if a renewal found
-    /// another version than the one to renew.
+    /// The publish was carried out. It is not accepted if the lease was lost, or if a renewal found a different
+    /// version from the one to renew.
     Published {
         accepted: bool,
     },
@@ -134,8 +134,8 @@ pub(crate) enum Input<B> {
     VisitorWaits,
     /// No visitor waits, and from now on none can join this regeneration.
     NobodyWaits,
-    /// Whether the peer still holds its lease, by a sync of the time asked for, or, if the store has not
-    /// answered, as far as this process knows.
+    /// Whether the other process still holds its lease, according to a sync that was sent at the requested time
+    /// or later. If the store has not answered, it is what this process knows.
     PeerLease {
         held: bool,
     },
@@ -143,7 +143,7 @@ pub(crate) enum Input<B> {
     StoreFailed,
     /// The time of [`Regeneration::timer`] has come.
     TimerFired,
-    /// Code of the application has panicked in the task of the regeneration, such as a subscriber of the
+    /// Code of the application has panicked in the task of the regeneration, for example a subscriber of the
     /// log. A panic of the generator is a [`Generated::Failed`].
     Panicked,
 }
@@ -162,8 +162,8 @@ pub(crate) struct ProbeResult<B> {
 pub(crate) enum Stored<B> {
     NoNewer,
     Version(Version<B>),
-    /// A version is stored that this code cannot use, and generates anew: its value has another type, or its
-    /// page has a hole that the layer does not have.
+    /// The stored version cannot be used by this code, which therefore generates a new one: its value has
+    /// another type, or its page has a hole that the layer does not have.
     Unreadable(Version<B>),
 }
 
@@ -202,8 +202,9 @@ pub(crate) enum Action<B> {
     /// Ask the store for a version with a greater fence than `known`, and for the state of the lock. Ends
     /// with [`Input::Probed`] or [`Input::StoreFailed`].
     Probe { known: Fence },
-    /// Acquire the lease, provided that the lock's fence is still `seen`: a publish since then has
-    /// changed the fence. Ends with [`Input::Acquired`] or [`Input::StoreFailed`].
+    /// Acquire the lease, provided that the fence of the lock is still `seen`. If another process has published
+    /// meanwhile, the fence is different, and the attempt fails. Ends with [`Input::Acquired`] or
+    /// [`Input::StoreFailed`].
     Acquire { seen: Fence },
     /// Run the generator, with or without a lease. The version's metadata has `snapshot`. Ends with
     /// [`Input::Generated`]; the next action cancels a generator that still runs.
@@ -231,9 +232,9 @@ pub(crate) enum Action<B> {
 }
 
 impl<B> Action<B> {
-    /// Returns true for an action that occupies one of the process's permits. Publishing may take long, and
-    /// waiting for another process costs nothing here, so neither does. A permit that a request of the
-    /// application has brought stays with that request.
+    /// Returns true for an action that occupies one of the process's permits. Publishing does not, because it
+    /// may take long, and neither does waiting for another process, because it costs nothing here. A permit
+    /// that a request of the application has brought stays with that request.
     pub(crate) fn needs_permit(&self) -> bool {
         matches!(
             self,
@@ -379,7 +380,7 @@ pub(crate) struct Regeneration<B> {
     /// The end of a cooldown that began while the store did not answer. Until then, the generator
     /// runs only if the store answers.
     pub(super) cooldown: Option<(Tick, Arc<Meta>)>,
-    /// If the last response was not stored: why.
+    /// The reason why the last response was not stored, if it was not.
     pub(super) hit_for_pass: Option<Bypass>,
     /// A fresh version is stored that this code cannot use, and it is so young that processes with other code
     /// may be running. The result stays in the memory of this process: to publish it over theirs would make them
@@ -754,9 +755,9 @@ impl<'a, B: SameContent> Transition<'a, B> {
         }
     }
 
-    /// Keeps the better of two versions: by the invalidations first, and by the time of the publish if
-    /// these say the same of both. Not by the fence, as an unsaved version has the fence of the version
-    /// before.
+    /// Keeps the better of two versions. Invalidations are compared first. If they do not decide, the version
+    /// that was published later is better. Fences cannot be compared, because an unsaved version has the fence
+    /// of the version before it.
     fn keep_better(&mut self, stored: Option<Version<B>>) {
         let Some(stored) = stored else { return };
         let is_better = self.machine.newest.as_ref().is_none_or(|newest| {
@@ -794,7 +795,7 @@ impl<'a, B: SameContent> Transition<'a, B> {
         self.enter(State::WaitingForPeer { since, until }, Action::Sleep);
     }
 
-    /// Goes on while the store fails: an old version is served on; a first version is generated without
+    /// Goes on while the store fails: an old version is still served, and a first version is generated without
     /// a lease and not stored.
     fn go_on_without_store(&mut self) {
         if self.is_servable() {
@@ -814,8 +815,8 @@ impl<'a, B: SameContent> Transition<'a, B> {
         self.end();
     }
 
-    /// Returns the cooldown that this process alone knows of, if it lasts, and answers visitors
-    /// accordingly.
+    /// If a cooldown that only this process knows of is still in effect, answers visitors accordingly and
+    /// returns it.
     fn local_cooldown(&mut self) -> Option<(Tick, Arc<Meta>)> {
         let (until, meta) = self.machine.cooldown.clone()?;
         if self.context.now >= until || self.context.list.validity(&meta) == Validity::Purged {
@@ -841,7 +842,7 @@ impl<'a, B: SameContent> Transition<'a, B> {
         self.enter(generating, Action::Generate { snapshot, reason });
     }
 
-    /// Returns the reason for the regeneration, from the newest version before.
+    /// Returns the reason for the regeneration, which follows from the newest version so far.
     fn reason(&self) -> Reason {
         if self.machine.request.is_requested {
             return Reason::Requested;
@@ -1024,8 +1025,8 @@ impl<'a, B: SameContent> Transition<'a, B> {
         self.enter(State::Publishing(publishing), action);
     }
 
-    /// Returns for how long the row of a version is kept. A visitor who asks for what does not exist
-    /// causes no row that stays for long.
+    /// Returns how long the row of a version is kept. A visitor who asks for something that does not exist must
+    /// not create a row that stays for long.
     fn keeping(&self, version: &Version<B>) -> Keeping {
         let meta = &version.page.meta;
         let interval = meta.terms(self.context.policy).interval;
@@ -1087,8 +1088,9 @@ impl<'a, B: SameContent> Transition<'a, B> {
         self.machine.state = State::Publishing(publishing);
     }
 
-    /// While the store fails, the new version is served unsaved, and the publish is tried again for the
-    /// length of a lease, for at most [`PUBLISH_RETRY_LIMIT`], and only while the version is servable.
+    /// Handles a publish that has failed. While the store fails, the new version is served unsaved, and the
+    /// publish is tried again. That ends after the length of a lease, after [`PUBLISH_RETRY_LIMIT`], or when
+    /// the version may no longer be served, whichever comes first.
     fn publish_failed(&mut self, mut publishing: Publishing<B>) {
         let retry = self.context.policy.lease_duration.min(PUBLISH_RETRY_LIMIT);
         let retries_end = publishing.new.published_at + retry;
@@ -1142,7 +1144,7 @@ impl<'a, B: SameContent> Transition<'a, B> {
         newest.map(|version| version.freshness(self.context))
     }
 
-    /// Returns true if the newest version may be served to a visitor who has no wishes of their own.
+    /// Returns true if the newest version may be served to an ordinary visitor.
     fn is_servable(&self) -> bool {
         self.freshness().is_some_and(Freshness::is_servable)
     }

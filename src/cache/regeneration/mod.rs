@@ -103,8 +103,8 @@ impl Regenerations {
         self.running.lock().joinable.len()
     }
 
-    /// Returns true if this process or, as far as this one knows, another one regenerates the key, or if
-    /// this process begins no regeneration any more.
+    /// Returns true if this process regenerates the key, or if it knows that another process does. Also returns
+    /// true if this process no longer starts regenerations.
     pub(crate) fn is_busy(&self, key: &str) -> bool {
         self.environment.is_shutting_down()
             || self.running.lock().joinable.contains_key(key)
@@ -116,9 +116,10 @@ impl Regenerations {
         parts::SiteId(std::ptr::from_ref(self).addr())
     }
 
-    /// Runs a request of the application on a permit, which its regeneration shares. `caller`: the
-    /// run that sends the request. A generator's requests run on its own permit, as all permits may
-    /// be those of generators that wait for such requests. Otherwise waits for a permit.
+    /// Runs a request of the application on a permit, which its regeneration shares. `caller` is the run that
+    /// sends the request, if a generator does. Such a request runs on the generator's own permit: all other
+    /// permits may belong to generators that wait for such requests, too, and nothing would go on. Any other
+    /// request waits for a permit.
     pub(crate) async fn permitted<T>(
         &self,
         caller: Option<Arc<RunContext>>,

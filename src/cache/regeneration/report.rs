@@ -23,7 +23,7 @@ use crate::{
 pub(super) struct RegenerationReport {
     /// Known when the generator begins.
     reason: Option<Reason>,
-    /// The begin of the generator, while it runs.
+    /// The time at which the generator began, while it runs.
     generating_since: Option<Tick>,
     /// The time of the generator.
     generation_time: Duration,
@@ -62,8 +62,8 @@ impl Driver {
         }
     }
 
-    /// Returns the texts beside a version in the store: its metadata with its description, and its line of
-    /// the history. `changed` says that the content is not the same as before.
+    /// Returns the strings that are stored together with a version: its metadata with its description, and its
+    /// line of the history. `changed` says that the content is not the same as before.
     pub(super) fn texts(&self, version: &Version, changed: bool) -> (String, String) {
         let environment = &self.regenerations.environment;
         let terms = version.page.meta.terms(&self.policy);
@@ -107,7 +107,7 @@ impl Driver {
         }
     }
 
-    /// Logs the begin of a wait for another process.
+    /// Logs the start of a wait for another process.
     pub(super) fn waits(&self) {
         let now = self.regenerations.environment.now();
         let time = self.regeneration.peer_lease_until() - now;

@@ -34,8 +34,8 @@ pub(crate) enum Progress<B> {
     /// next one may be (Varnish: hit-for-miss). The leader waits; the service itself answers the
     /// others, who would otherwise wait for a response that is not shared.
     Passing(Bypass),
-    /// The regeneration has not begun, as the request that started it cannot be generated for. The others
-    /// start one of their own.
+    /// The regeneration has not begun, because no page can be generated for the request that started it. The
+    /// other visitors start one of their own.
     Withdrawn,
     /// The answer is known. The regeneration may still be publishing or releasing.
     Done(Answer<B>),
@@ -45,7 +45,7 @@ pub(crate) enum Progress<B> {
 #[derive(Clone, Debug)]
 pub(crate) enum Next<B> {
     Answer(Answer<B>),
-    /// Decide again at the next progress, or at this time.
+    /// Decide again when the progress changes, or at this time.
     Until(Tick),
     /// Start again when the regeneration has ended. If it has not ended at this time, decide again.
     Restart(Tick),

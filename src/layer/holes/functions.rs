@@ -32,7 +32,7 @@ const MOST_BYTES: usize = 64 << 10;
 
 type Run = Pin<Box<dyn Future<Output = Result<String, BoxError>> + Send>>;
 
-/// What the function of a hole may return: a text, or a `Result` with one.
+/// What the function of a hole may return: a string, or a `Result` with one.
 ///
 /// ```
 /// # use http::request::Parts;
@@ -85,7 +85,7 @@ pub(in crate::layer) struct HoleFunctions {
     names: Arc<[Arc<str>]>,
     holes: Vec<Arc<Hole>>,
     headers: Vec<(HeaderName, Arc<[Part]>)>,
-    /// The places of the holes that headers have, as bits.
+    /// The holes that are used in headers, as bits: bit n stands for the n-th hole.
     of_headers: u64,
 }
 
@@ -109,8 +109,8 @@ pub(in crate::layer) struct Fillings {
     names: Arc<[Arc<str>]>,
     /// In the order of the names.
     fillings: Vec<Filling>,
-    /// The functions of streamed holes that have not ended. They run in tasks of their own: a visitor who reads
-    /// slowly must not stop one that holds a connection. They end with the body.
+    /// The functions of streamed holes that have not ended. They run in tasks of their own, so that a visitor
+    /// who reads slowly does not stall a function that holds a connection. They end with the body.
     running: Option<Running>,
 }
 
@@ -147,7 +147,7 @@ impl Fillings {
         self.fillings.iter().any(is_running)
     }
 
-    /// Returns the filling of any hole, once it is there. All functions run on meanwhile.
+    /// Returns the filling of any hole, once it is there. All functions keep running in the meantime.
     pub(in crate::layer) fn poll_of(
         &mut self,
         name: &str,
@@ -259,8 +259,9 @@ impl HoleFunctions {
         self.headers.push((header, parts.into()));
     }
 
-    /// Runs the functions of these holes, and of those that headers have, each once and all at the same time, in the
-    /// visitor's own call. Those of streamed holes run in tasks, and may end while the body is read.
+    /// Runs the functions of these holes, and of those in headers, each once and all at the same time, as part
+    /// of the visitor's own request. The functions of streamed holes run in tasks, and may still run while the
+    /// body is read.
     pub(in crate::layer) async fn fill<'a>(
         &self,
         names: impl IntoIterator<Item = &'a Arc<str>>,
@@ -347,8 +348,8 @@ impl HoleFunctions {
     }
 }
 
-/// Returns true for what may stand in a header's value, and changes nothing there but its own place: a nonce, a
-/// number, an identifier.
+/// Returns true if the text may be part of a header's value. Such a text cannot end the header or change its
+/// syntax: a nonce, a number, an identifier.
 fn is_of_a_header(filling: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"+/=-_.~".contains(&byte);
     !filling.is_empty() && filling.bytes().all(is_plain)

@@ -17,7 +17,7 @@ use crate::{
     holes::{Escape, HolePlaces, Place},
 };
 
-/// The most places of holes in a body.
+/// The maximum number of marks in a body.
 const MOST_PLACES: usize = 10_000;
 
 /// The beginning of each mark; 32 hexadecimal digits and the number of the mark follow.
@@ -92,7 +92,7 @@ impl Holes {
         let _ = self.0.run.set(Arc::as_ptr(run).addr());
     }
 
-    /// Returns true in a task that generates something else than the page: a part of it.
+    /// Returns true in a task that generates something other than the page itself: a part of it.
     fn is_in_a_part(&self) -> bool {
         let run = parts::current().filter(|run| run.is_generator());
         run.is_some_and(|run| self.0.run.get() != Some(&Arc::as_ptr(&run).addr()))
@@ -231,10 +231,10 @@ impl Holes {
         ))
     }
 
-    /// Cuts the marks out of a generated body. Returns the body as it is if none was given out.
+    /// Cuts the marks out of a generated body. Returns the body as it is if no mark was given out.
     ///
-    /// Handlers ask for marks before they know whether there is anything to show, so a response that is no success, as a
-    /// 404 or a redirect, may have none of them.
+    /// Handlers ask for marks before they know whether there is anything to show. So marks may be missing in a
+    /// response that is not a success, such as a 404 or a redirect.
     pub(in crate::layer) fn cut(
         &self,
         head: &response::Parts,

@@ -17,8 +17,8 @@ use super::{
 };
 use crate::holes::{Escape, Piece};
 
-/// A body whose marks are replaced while it is streamed. It holds back less than the length of a mark, so that a
-/// mark which is cut by the frames is found.
+/// A body whose marks are replaced while it is streamed. It holds back less than the length of a mark, so that
+/// a mark which is split across two frames is found.
 #[derive(Debug)]
 pub(in crate::layer) struct Filled<B> {
     body: Pin<Box<B>>,

@@ -27,8 +27,7 @@ pub(super) struct Admission {
 struct Keys {
     /// The keys that were asked for once.
     once: Recent,
-    /// The keys that were asked for again. Keys that a visitor invents and asks for once never take
-    /// their room.
+    /// The keys that were asked for again. Keys that a visitor invents and asks for once cannot displace them.
     again: Recent,
     /// The keys that were refused lately: a table of groups, indexed by the hash, with the latest
     /// key of a group first. Empty before the first refusal.
@@ -100,7 +99,7 @@ impl Admission {
         admitted
     }
 
-    /// Decides, and returns true if a line in the log is due.
+    /// Decides whether the key is stored, and whether the log needs a warning.
     fn decide(&self, key: &str, now: Tick) -> (Admitted, bool) {
         let hash = self.hasher.hash_one(key);
         let mut keys = locked(&self.keys);

@@ -24,10 +24,10 @@ use crate::{
     layer::{Holes, body::read, future::oneshot as call},
 };
 
-/// The most keys that a process remembers to have compared.
+/// The number of keys for which a process remembers that they have been compared.
 const MOST_KEYS: usize = 10_000;
 
-/// The most headers of a request that are left out one by one.
+/// At most this many headers of a request are left out one by one.
 const MOST_HEADERS: usize = 40;
 
 /// The headers that choose a form of a page: a part of it, a coding, or no content if it is unchanged.
@@ -51,8 +51,8 @@ struct Page {
     body: Bytes,
 }
 
-/// Compares the page of this key in a task of its own, once in this process, and logs what it differs by. `visitor` is
-/// a request that has been answered by a new version.
+/// Compares the page of this key in a task of its own, once in this process, and logs how it differs for the
+/// visitor. `visitor` is a request that has been answered with a new version.
 pub(super) fn compare_once<S, ReqBody, ResBody>(
     shared: &Arc<Shared<S>>,
     key: &str,
@@ -87,8 +87,9 @@ pub(super) fn compare_once<S, ReqBody, ResBody>(
     });
 }
 
-/// Runs the handler twice for everybody. If the two pages are the same, runs it for the visitor's own request, and on a
-/// difference again without one header at a time. All of it has the time that one generator has.
+/// Runs the handler twice with the request that all visitors share. If both pages are the same, it runs the
+/// handler with the visitor's own request. If that page differs, it runs the handler again without one header
+/// at a time. All runs together have the time limit of one generator.
 pub(super) async fn compare<S, ReqBody, ResBody>(
     shared: &Arc<Shared<S>>,
     visitor: &Parts,
@@ -133,7 +134,8 @@ where
     compared.unwrap_or(Comparison::NotCompared)
 }
 
-/// Returns the page that the generator makes. `None` means that it makes none that is stored.
+/// Returns the page that the generator makes for everybody. `None` means that the response is not one that is
+/// stored.
 async fn for_everybody<S, ReqBody, ResBody>(
     shared: &Arc<Shared<S>>,
     visitor: &Parts,

@@ -18,17 +18,18 @@ use crate::{
 /// The header of the token.
 const EXPLAIN: HeaderName = HeaderName::from_static("perennial-explain");
 
-/// Beside the token, asks for the comparison, which runs the handler.
+/// If this header is sent together with the token, the operator asks for the comparison, which runs the
+/// handler.
 const COMPARE: HeaderName = HeaderName::from_static("perennial-explain-compare");
 
-/// Returns the digest of a token. Digests are compared, so that the time of a comparison tells nothing
-/// of the token.
+/// Returns the digest of a token. Digests are compared instead of tokens, so that the time of a comparison
+/// reveals nothing about the token.
 pub(crate) fn digest(token: &[u8]) -> [u8; 32] {
     Sha256::digest(token).into()
 }
 
-/// Returns true for a request for an explanation. A site with a token removes its header from each
-/// request.
+/// Returns true for a request for an explanation. If the site has a token, the header with the token is removed
+/// from every request.
 #[inline]
 pub(super) fn is_asked(parts: &mut Parts, layer: &RefreshLayer, purpose: Option<Purpose>) -> bool {
     let by_token = match layer.cache.settings().explain_token {

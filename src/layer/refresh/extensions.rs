@@ -25,7 +25,7 @@ pub struct KnownTypes(Vec<KnownType>);
 struct KnownType {
     id: TypeId,
     name: &'static str,
-    /// Returns the number of extensions that the type stands for in a request.
+    /// Returns how many of a request's extensions are explained by this type.
     count: fn(&Extensions) -> usize,
     /// Copies the extension into the generator's request, if it is shared.
     share: Option<fn(&Extensions, &mut Extensions)>,
@@ -143,9 +143,8 @@ impl KnownTypes {
         }
     }
 
-    /// Returns true if the request has as many extensions as known ones. A middleware that puts an
-    /// extension of its own in the place of axum's private one is not noticed: its visitor then
-    /// gets the page of all visitors.
+    /// Returns true if the request has only extensions that are known. If a middleware replaces one of axum's
+    /// private extensions with its own, that is not noticed, and its visitor gets the page of all visitors.
     pub(super) fn knows(&self, extensions: &Extensions) -> bool {
         let all = extensions.len();
         let mut known = 0;

@@ -35,12 +35,12 @@ enum Sender {
     Application,
     /// The generator of an outer layer, for all visitors.
     Generator,
-    /// The same, of a layer whose holes these are.
+    /// A generator of the layer whose holes these are.
     OwnGenerator,
 }
 
 impl Recipient {
-    /// Takes what is needed of a request, and gives it its holes.
+    /// Takes what is needed from a request, and adds the extension [`Holes`] to it.
     pub(super) fn of(parts: &mut Parts, layer: &RefreshLayer) -> Self {
         let is_generator = parts.extensions.get::<Generating>().is_some();
         let outer = parts.extensions.get::<Holes>().filter(|_| is_generator);
@@ -94,7 +94,7 @@ impl RefreshLayer {
         }
     }
 
-    /// Makes the response of a version with holes for a visitor, with what fills them.
+    /// Makes the response from a version with holes, and fills them for one visitor.
     pub(super) async fn fill_hit<B>(
         &self,
         version: &Version,
@@ -138,7 +138,8 @@ impl RefreshLayer {
         response
     }
 
-    /// Runs the functions of these holes. Content that they ask for is as the visitor has to see it.
+    /// Runs the functions of these holes. If they ask for content, they get it as this visitor has to see it
+    /// (read-your-writes).
     async fn fillings<'a>(
         &self,
         names: impl IntoIterator<Item = &'a Arc<str>>,
@@ -152,7 +153,8 @@ impl RefreshLayer {
         }
     }
 
-    /// Fills a response of the service itself, while it is streamed, or one of the layer's own, which has no holes.
+    /// Fills the marks in a response of the service itself, while it is streamed. A response of the layer's
+    /// own, which has no marks, is returned as it is.
     async fn fill_passed<B: Body<Data = Bytes>>(
         &self,
         mut response: Response<ResponseBody<B>>,
@@ -188,7 +190,7 @@ impl RefreshLayer {
     }
 }
 
-/// Returns the 500 in the place of a response, with its `Cache-Status`.
+/// Returns the 500 that is sent instead of a response, with its `Cache-Status`.
 fn refused<B>(headers: &HeaderMap) -> Response<ResponseBody<B>> {
     let (mut head, body) = outgoing::unfilled().into_parts();
     if let Some(status) = headers.get(header::CACHE_STATUS) {

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-/// The number of requests by other methods, without a GET, after which the layer warns.
+/// After this many requests with other methods, and not a single GET, the layer warns.
 const MANY: u32 = 100;
 
 #[derive(Default)]
@@ -23,7 +23,8 @@ pub(super) struct Hints {
     others: AtomicU32,
 }
 
-/// Returns the names of types. Older releases of the crate `http` keep them to themselves.
+/// Returns the names of types for a message. With an older release of the crate `http`, the names are not
+/// known.
 fn listed(types: &[String]) -> String {
     match types {
         [] => "unknown, as this release of the crate `http` does not name them: `cargo update -p http`".to_owned(),
@@ -100,7 +101,7 @@ impl Hints {
         );
     }
 
-    /// A generator asks for the page of this key, which it generates.
+    /// A generator asks for the page of this key, which it is generating itself.
     pub(super) fn waits_for_itself(&self, key: &str) {
         if !self.itself.swap(true, Relaxed) {
             tracing::warn!(
@@ -134,7 +135,7 @@ impl Hints {
         }
     }
 
-    /// In development: the page is another one for a request with this header.
+    /// In development: the page differs for a request with this header.
     pub(super) fn differs_by_header(&self, path: &str, name: &str) {
         if self.differs.swap(true, Relaxed) {
             return;
@@ -157,7 +158,7 @@ impl Hints {
         );
     }
 
-    /// In development: the page is another one for a visitor's own request.
+    /// In development: the page differs for a visitor's own request.
     pub(super) fn differs_by_request(&self, path: &str) {
         if !self.differs.swap(true, Relaxed) {
             tracing::warn!(
@@ -206,7 +207,7 @@ impl Hints {
         self.warn_no_get(path, "of the first 100 requests none was GET");
     }
 
-    /// The service answered a GET by 405 Method Not Allowed.
+    /// The service answered a GET with 405 Method Not Allowed.
     pub(super) fn not_allowed(&self, path: &str) {
         self.warn_no_get(path, "the route answered GET by 405 Method Not Allowed");
     }

@@ -13,9 +13,9 @@ use httpdate::HttpDate;
 
 use crate::{clock::Tick, http::cache_status::Handling};
 
-/// The number of values that a thread caches. The place of a value follows from the version's age
-/// and from the parity of the second in which the version was generated: at any time, versions of
-/// one age in whole seconds were generated in one of two adjacent seconds.
+/// The number of values that a thread caches. The slot of a value follows from the version's age in whole
+/// seconds, and from whether the version was generated in an even or an odd second. At any time, versions of
+/// the same age were generated in one of two adjacent seconds, so the two do not displace each other.
 const CACHED_VALUES: usize = 128;
 
 thread_local! {

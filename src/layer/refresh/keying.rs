@@ -47,7 +47,7 @@ pub(super) struct Resource<'a> {
 
 /// Pairs of a name and a value, for [`Key::by`]: an array, a `Vec` or an iterator of them.
 ///
-/// This trait is implemented for all iterators over pairs of texts, and cannot be implemented otherwise.
+/// This trait is implemented for all iterators over pairs of strings, and cannot be implemented otherwise.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a list of pairs of a name and a value",
     label = "expected pairs such as `[(\"country\", \"DE\")]`",

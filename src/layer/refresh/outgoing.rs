@@ -29,8 +29,8 @@ const CONTENT_HEADERS: [HeaderName; 9] = [
     HeaderName::from_static("repr-digest"),
 ];
 
-/// Turns a whole response into a 304: it keeps all headers but those of the content, and the date
-/// beside a tag. A client replaces its own headers by these.
+/// Turns a whole response into a 304. It keeps all headers except those that describe the content and, if there
+/// is an entity tag, the date of modification. A client replaces its own headers with these.
 pub(super) fn leave_out<B>(response: &mut Response<ResponseBody<B>>) {
     let headers = response.headers_mut();
     for name in &CONTENT_HEADERS {
@@ -82,8 +82,8 @@ pub(super) fn keep_private(headers: &mut HeaderMap) {
 /// The `Cache-Control` of a response that is one visitor's own.
 pub(super) const PERSONAL: HeaderValue = HeaderValue::from_static("private, no-cache");
 
-/// Makes the response one visitor's own: no cache shares it, and a browser asks before it shows it again, if it may
-/// keep it at all.
+/// Makes the response personal: no cache shares it. If a browser may keep it at all, the browser checks with
+/// the site before showing it again.
 pub(super) fn personal(headers: &mut HeaderMap) {
     remove_targeted(headers);
     headers.remove(header::EXPIRES);
@@ -92,8 +92,7 @@ pub(super) fn personal(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes the headers that tell one kind of cache something else than `Cache-Control` does (RFC
-/// 9213).
+/// Removes the headers that tell one kind of cache something other than `Cache-Control` does (RFC 9213).
 fn remove_targeted(headers: &mut HeaderMap) {
     let is_targeted = |name: &HeaderName| {
         name.as_str().ends_with("-cache-control") || *name == "surrogate-control"
@@ -152,7 +151,8 @@ pub(super) fn give_as<B>(
     response
 }
 
-/// Returns the application's own response in the place of [`unavailable`], with what it lacks.
+/// Returns the application's own response instead of [`unavailable`]. If it lacks `Retry-After` or
+/// `Cache-Control`, these are added.
 pub(super) fn completed(mut response: Response<Bytes>, retry_in: Duration) -> Response<Bytes> {
     let headers = response.headers_mut();
     let after = HeaderValue::from(seconds(retry_in));
@@ -172,7 +172,7 @@ pub(super) fn unavailable(retry_in: Duration) -> Response<Bytes> {
     response
 }
 
-/// Returns a 500 in the place of a page whose holes cannot be filled.
+/// Returns the 500 that is sent instead of a page whose holes cannot be filled.
 pub(super) fn unfilled() -> Response<Bytes> {
     let body = "This page could not be made. The server's log says why.\n";
     message(StatusCode::INTERNAL_SERVER_ERROR, body.to_owned())

@@ -24,11 +24,11 @@ use crate::{
 pub(crate) enum Purpose {
     /// A missing or a stale page is regenerated, and a stored one is read into memory.
     Warm,
-    /// The same for a page that another process is generating: it is waited for.
+    /// A visit by `warm` that waits for a page which another process is generating.
     Await,
     /// Also a fresh page is regenerated.
     Regenerate,
-    /// The layer tells what a visitor would get, and generates nothing.
+    /// The layer reports what a visitor would get, and generates nothing.
     Explain,
 }
 

@@ -87,8 +87,8 @@ pub(super) fn resource<'a>(
     Ok(resource)
 }
 
-/// Logs that the generator does not see a request's credentials, or its upgrade, unless the layer
-/// has a `bypass_if`, or the header in its key.
+/// Logs that the generator does not see a request's credentials, or its upgrade. It logs nothing if the layer
+/// has a `bypass_if`, or has the header in its key.
 pub(super) fn hint(parts: &Parts, layer: &RefreshLayer) {
     if !layer.bypass_if.is_empty() {
         return;
@@ -105,7 +105,7 @@ pub(super) fn hint(parts: &Parts, layer: &RefreshLayer) {
     }
 }
 
-/// Returns the reason for a request with an extension that the layer does not know.
+/// Returns the reason for the bypass of a request with an extension that the layer does not know.
 fn undeclared(parts: &Parts, layer: &RefreshLayer) -> Bypass {
     let names = || layer.known.undeclared(&parts.extensions);
     layer.hints.undeclared(route(parts), names);
@@ -158,7 +158,7 @@ pub(super) fn is_routed(parts: &Parts) -> bool {
 ///
 /// - the path as it was sent, if a router has chosen the route and the path was not in its normal form:
 ///   axum routes `/%61` differently from `/a`;
-/// - the path that the service sees, if it is another one. A nested router sees the path without its
+/// - the path that the service sees, if it is a different one. A nested router sees the path without its
 ///   prefix, and a middleware may have rewritten the path.
 #[inline]
 pub(super) fn key_of_original<'a>(parts: &Parts, seen: Cow<'a, str>) -> Cow<'a, str> {

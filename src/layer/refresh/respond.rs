@@ -41,7 +41,7 @@ pub(super) struct Unfilled {
     pieces: Option<Arc<GzipPieces>>,
 }
 
-/// The detail of `Cache-Status` that tells a filled page.
+/// The detail in `Cache-Status` that marks a filled page.
 const HOLES: &[u8] = b"; detail=holes";
 
 impl Unfilled {
@@ -93,11 +93,11 @@ impl Forwarded {
 }
 
 impl RefreshLayer {
-    /// Makes the response of an answer, or returns the reason why the service itself has to answer.
+    /// Makes the response for an answer, or returns the reason why the service itself has to answer.
     ///
-    /// `Cache-Status` reports a version as a hit, unless this process has generated it since `arrived`. For
-    /// such a version, and for a failed response, it says what `forwarded` says. A version that has replaced
-    /// another one has `fwd=stale`.
+    /// `Cache-Status` reports a version as a hit, unless this process has generated it since `arrived`. For a
+    /// version that is as new as that, and for a failed response, it reports `forwarded`. If the version has
+    /// replaced another one, that is `fwd=stale`.
     pub(super) fn respond<B>(
         &self,
         answer: Answer,
@@ -173,7 +173,7 @@ impl RefreshLayer {
         }
     }
 
-    /// Makes the response of a version. `made` says that the version was generated for this request, and
+    /// Makes the response from a version. `made` says that the version was generated for this request, and
     /// `own_request` that the request is the application's.
     pub(super) fn give<B>(
         &self,
@@ -244,7 +244,7 @@ impl RefreshLayer {
         response
     }
 
-    /// Makes the response of a version with holes, which [`fill`](super::fill) fills.
+    /// Makes the response from a version with holes. The holes are filled by [`fill`](super::fill).
     #[cold]
     fn give_with_holes<B>(
         &self,
@@ -263,8 +263,8 @@ impl RefreshLayer {
         response
     }
 
-    /// Makes the response of a version with holes, which [`fill`](super::fill) fills. `None` means that this layer cannot
-    /// fill it, and that the response is a 500.
+    /// Makes the response from a version with holes. The holes are filled by [`fill`](super::fill). `None`
+    /// means that this layer cannot fill them, and that the response is a 500.
     pub(super) fn begin_with_holes<B>(
         &self,
         version: &Version,
@@ -329,8 +329,8 @@ impl RefreshLayer {
         (response, Some(unfilled))
     }
 
-    /// Returns a version for a generator, whose result is stored by an outer layer: without the headers
-    /// by which this layer speaks to a client, as those of the outer layer hold.
+    /// Returns a version for a generator whose result an outer layer stores. It lacks the headers that this
+    /// layer would send to a client, because those of the outer layer apply instead.
     pub(super) fn give_to_generator<B>(
         &self,
         version: &Version,
@@ -359,7 +359,7 @@ impl RefreshLayer {
         response
     }
 
-    /// Refuses a request of a generator for the page that it generates.
+    /// Refuses a generator's request for the page that the generator is making.
     pub(super) fn refuse_itself<B>(
         &self,
         key: &str,
@@ -401,8 +401,8 @@ impl RefreshLayer {
         matched(extensions).unwrap_or("other").into()
     }
 
-    /// Counts a request as its `Cache-Status` tells it. `own_request` is there for a request of the
-    /// application.
+    /// Counts a request under what its `Cache-Status` reports. `own_request` is given if the application has
+    /// sent the request.
     #[inline]
     pub(super) fn served(&self, how: Handling, own_request: Option<&OwnRequest>) {
         self.cache.observer().counters().served(how.served());

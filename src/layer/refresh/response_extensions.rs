@@ -8,7 +8,7 @@ use http::Extensions;
 use super::type_names;
 use crate::extensions::{ExpireAfter, RefreshAfter, Tags};
 
-/// Types of other crates that a page is the same without.
+/// Types of other crates that make no difference to a page, so they are dropped.
 const KNOWN_RESPONSE_EXTENSIONS: [&str; 7] = [
     // What an outer middleware for metrics or for the log wants to know of the request.
     "axum::extract::matched_path::MatchedPath",

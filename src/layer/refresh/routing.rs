@@ -26,8 +26,8 @@ static PRIVATE: LazyLock<usize> = LazyLock::new(|| {
     fallback.map_or(0, |extensions| extensions.len() - 1)
 });
 
-/// Returns the number of extensions that an `OriginalUri` stands for in a request: itself, and
-/// axum's private ones but for those of [`count_private`].
+/// Returns how many of a request's extensions come along with an `OriginalUri`: the `OriginalUri` itself, and
+/// axum's private extensions except those of [`count_private`].
 pub(super) fn count(extensions: &Extensions) -> usize {
     if is_routed(extensions) {
         1 + *PRIVATE
@@ -36,8 +36,8 @@ pub(super) fn count(extensions: &Extensions) -> usize {
     }
 }
 
-/// Returns the number of axum's further private extensions in a request. Code cannot name their
-/// types; if a release of axum or `http` calls them otherwise, such requests bypass the cache.
+/// Returns the number of axum's further private extensions in a request. Code cannot name their types. If a
+/// release of axum or `http` names them differently, such requests bypass the cache.
 pub(super) fn count_private(extensions: &Extensions) -> usize {
     usize::from(is_in_nested_service(extensions)) + usize::from(has_body_limit(extensions))
 }
@@ -50,8 +50,8 @@ pub(super) fn is_in_nested_service(extensions: &Extensions) -> bool {
         && type_names::has(extensions, "axum::extract::matched_path::MatchedNestedPath")
 }
 
-/// Returns true if the request has the private extension of `DefaultBodyLimit`, which says how large
-/// a body may be: the same for all visitors of a route, and a GET has none.
+/// Returns true if the request has the private extension of `DefaultBodyLimit`, which says how large a body may
+/// be. The limit is the same for all visitors of a route, and a GET has no body.
 fn has_body_limit(extensions: &Extensions) -> bool {
     type_names::has(
         extensions,
@@ -80,8 +80,9 @@ fn is_routed(extensions: &Extensions) -> bool {
 }
 
 /// Returns the extensions that the route of a visitor's request gives to a request for `uri`, without any
-/// extension of the visitor's. `None` means that neither a router with one route nor one with one nesting
-/// gives the visitor's `MatchedPath` and `NestedPath`.
+/// extension of the visitor's own. To find them, the request is sent through a small router: first one with a
+/// single route, then one with a nested router. `None` means that neither gives the visitor's `MatchedPath` and
+/// `NestedPath`.
 pub(super) fn routed(visitor: &Extensions, uri: &Uri) -> Option<Extensions> {
     let matched = visitor.get().map(MatchedPath::as_str);
     let nested = visitor.get().map(NestedPath::as_str);
@@ -110,8 +111,8 @@ pub(super) fn routed(visitor: &Extensions, uri: &Uri) -> Option<Extensions> {
     is_same.then_some(routed)
 }
 
-/// Returns the path of a route, or `None` if it has something after its wildcard. That is a router which is
-/// the service of a route with a wildcard, where axum has joined the paths of both.
+/// Returns the path of a route, or `None` if something comes after its wildcard. axum joins the paths in that
+/// way if a router is itself the service of a route with a wildcard.
 fn single(route: &str) -> Option<&str> {
     let wildcard = route.find("{*").map_or("", |at| &route[at..]);
     (!wildcard.contains('/')).then_some(route)

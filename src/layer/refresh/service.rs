@@ -132,9 +132,10 @@ where
 }
 
 impl<S> RefreshService<S> {
-    /// Returns the version with holes that a visitor gets from memory. In this most frequent case, the request goes
-    /// nowhere else, and need not be copied for the functions of the holes. Otherwise returns what it has found out about
-    /// the request, as the application's functions are called once for each request.
+    /// Returns the version with holes that a visitor gets from memory. This is the most frequent case. The
+    /// service does not need the request then, so it does not have to be copied for the functions of the holes.
+    /// In all other cases, returns the key that was determined, because the application's functions may be
+    /// called only once for each request.
     fn hit_to_fill(&self, parts: &Parts) -> Result<Arc<Version>, Option<KnownResource>> {
         let layer = &self.0.layer;
         let is_visitors = OwnRequest::of(&parts.extensions).is_none()
@@ -345,8 +346,8 @@ where
     change.settle(response, named).await
 }
 
-/// Answers a request that memory cannot answer. `is_kept_briefly` is that of [`VisitOptions`], `author` has
-/// the visitor's own changes, and `run` is the generator that sends the request, if one does.
+/// Answers a request that memory cannot answer. `is_kept_briefly` is the field of [`VisitOptions`]. `author`
+/// says which changes this visitor has made. `run` is the generator that sends the request, if one does.
 async fn visit<S, ReqBody, ResBody>(
     shared: Arc<Shared<S>>,
     (parts, body, resource): (Parts, ReqBody, Resource<'static>),

@@ -5,7 +5,7 @@ use perennial_store::http_util::host;
 
 use crate::{cache::Target, layer::refresh::keying::Key};
 
-/// The host of such a request, or `None` for a request of HTTP/1.0 that names none.
+/// The host that a request names, or `None` for an HTTP/1.0 request that names none.
 pub(in crate::layer) struct RequestHost(Option<Authority>);
 
 impl RequestHost {

@@ -35,7 +35,7 @@ const PAGES: usize = 1_000;
 
 fn main() {
     println!(
-        "| 10,000 visitors at once, a handler of 300 ms | generations | ms until the last answer | µs of processor time a visitor | allocations a visitor |"
+        "| 10,000 visitors at once, a handler that takes 300 ms | generations | ms until the last answer | µs of processor time per visitor | allocations per visitor |"
     );
     println!("|---|---|---|---|---|");
     for side in [
@@ -58,7 +58,7 @@ fn main() {
         ("perennial, a database on disk: 1,000 missing pages", "1"),
         ("perennial, after a restart: 1,000 stored pages", "1"),
         (
-            "perennial, after a deploy: 1,000 stored pages of the code before",
+            "perennial, after a deploy: 1,000 stored pages of the previous code",
             "2",
         ),
     ] {

@@ -17,8 +17,8 @@ use super::{Admin, html};
 pub enum Access {
     /// See all pages and use all buttons. The name is logged with each action.
     Full(String),
-    /// See all pages. There are no buttons, and "Explain" answers nothing: where no layer is, its request
-    /// would run a handler.
+    /// See all pages. There are no buttons, and "Explain" is switched off: on a route without a layer, its
+    /// request would run the handler.
     ReadOnly(String),
     /// Nothing: each page answers 403.
     Forbidden,

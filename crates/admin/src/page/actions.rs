@@ -28,7 +28,8 @@ use super::{
 /// The largest number of matching entries that is counted.
 const COUNTED: usize = 1000;
 
-/// The entry of an action, in the query: a form's field would change the key's line ends.
+/// The entry that an action is about. It is in the query, because browsers change line breaks in the fields of
+/// a form, and a key may contain some.
 #[derive(Debug, Deserialize)]
 pub(crate) struct OfEntry {
     key: String,
@@ -85,8 +86,9 @@ pub(crate) async fn on_entry(
     Ok(redirect(&viewer, &place))
 }
 
-/// Regenerates a page, or invalidates it where the key does not give the page's request: a cookie or a
-/// function of the application may be a part of the key. `None` means that the generator has failed.
+/// Regenerates a page. If the request for the page cannot be derived from its key, the page is only
+/// invalidated: a cookie or a function of the application may be part of the key. `None` means that the
+/// generator has failed.
 async fn regenerated(admin: &Admin, key: &str) -> Result<Option<&'static str>, Error> {
     let served = match &admin.pages {
         Some(pages) if key.starts_with('/') && path_gives_key(admin, pages, key).await => {

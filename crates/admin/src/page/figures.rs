@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::{Admin, access::Viewer, html::Failed};
 
-/// The number of the schema of all figures.
+/// The schema version of all figures.
 const SCHEMA: u32 = 1;
 
 /// The parameters of the list of entries.

@@ -15,7 +15,7 @@ use crate::{
 /// The height of a chart, in its own units. A minute is four units wide.
 const CHART_HEIGHT: f64 = 40.0;
 
-/// The age of a process that has written figures for the second time.
+/// A process that is older than this has written its figures at least twice.
 const FIRST_FIGURES_AFTER: Duration = Duration::from_secs(5);
 
 const NOT_KNOWN: &str = "the first figures come within ten seconds";
@@ -28,7 +28,7 @@ pub(crate) fn glance(report: &Report, base: &str) -> Markup {
     }
 }
 
-/// The checks that ask for something, each with its remedy.
+/// The checks that call for action, each with its remedy.
 fn advice(report: &Report) -> Markup {
     let needed = report
         .checks
@@ -185,7 +185,7 @@ fn pages_by_state(report: &Report, base: &str) -> Markup {
     }
 }
 
-/// A bar of a chart, whose upper part has another colour.
+/// A bar of a chart, whose upper part has a different colour.
 struct Bar {
     whole: f64,
     upper: f64,

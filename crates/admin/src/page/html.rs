@@ -11,7 +11,7 @@ use super::access::Viewer;
 pub(crate) use crate::size;
 use crate::time;
 
-/// The length at which the lists cut a text, in characters.
+/// The length at which the lists truncate a string, in characters.
 const SHORT: usize = 120;
 
 /// A page whose statement failed. The log has the error.
@@ -29,7 +29,7 @@ impl IntoResponse for Failed {
     }
 }
 
-/// Returns a visible text of at most 120 characters.
+/// Returns a string with at most 120 characters, in which invisible characters are shown.
 pub(crate) fn short(text: &str) -> String {
     let shown = visible(text);
     match shown.char_indices().nth(SHORT) {
@@ -95,7 +95,7 @@ pub(crate) fn page(viewer: &Viewer, title: &str, body: &Markup) -> Html<String> 
     Html(page.into_string())
 }
 
-/// Returns a page with a message alone, which needs no style.
+/// Returns a page with only a message, which needs no style sheet.
 pub(crate) fn message(title: &str, text: &str) -> Html<String> {
     let page = html! {
         (DOCTYPE)
@@ -107,7 +107,7 @@ pub(crate) fn message(title: &str, text: &str) -> Html<String> {
     Html(page.into_string())
 }
 
-/// Returns a state as a word with a symbol, so that no state is told by its colour alone.
+/// Returns a state as a word with a symbol, so that no state is conveyed by colour alone.
 pub(crate) fn state(state: EntryState) -> Markup {
     let sign = match state {
         EntryState::Fresh => "●",
@@ -139,8 +139,8 @@ pub(crate) fn age_bar(entry: &Entry) -> Markup {
     }
 }
 
-/// Returns the times of the generations, oldest first, as a line of bars. A bar of unchanged content
-/// is lighter.
+/// Returns a line of bars that shows how long the generations took, oldest first. The bar of a generation whose
+/// content was unchanged is lighter.
 pub(crate) fn sparkline(history: &[PastVersion]) -> Markup {
     let longest = history.iter().map(|it| it.took).max().unwrap_or_default();
     let longest = longest.as_secs_f64().max(1e-6);

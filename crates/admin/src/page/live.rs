@@ -40,7 +40,7 @@ const SHARED: Duration = Duration::from_secs(5);
 pub(crate) struct SharedReport(tokio::sync::Mutex<Option<(Instant, Arc<Report>)>>);
 
 impl SharedReport {
-    /// Returns the report of the last five seconds, or reads another one.
+    /// Returns a report that is at most five seconds old, and makes a new one if there is none.
     pub(crate) async fn of(&self, site: &Perennial) -> Arc<Report> {
         let mut latest = self.0.lock().await;
         if let Some((at, report)) = &*latest
@@ -137,7 +137,7 @@ fn text_of(event: &Event) -> Option<String> {
     })
 }
 
-/// Sends what the overview shows at a glance each five seconds, and each event, until the shutdown.
+/// Sends each event and, every five seconds, the first part of the overview, until the site is shut down.
 pub(crate) async fn stream(viewer: Viewer, State(admin): State<Arc<Admin>>) -> Response {
     let sees = Arc::clone(&admin);
     let ticks = tokio::time::interval(SHARED);

@@ -29,7 +29,7 @@ use super::{
     html::{Failed, age_bar, message, page, prose, short, size, sparkline, state},
 };
 
-/// The number of missed invalidations on the overview: each of them has the same cause as the others, usually.
+/// The number of missed invalidations that the overview shows. Usually they all have the same cause.
 const SHOWN_MISSED: usize = 5;
 
 /// The size of the shown source of a stored page, in bytes.
@@ -296,7 +296,8 @@ fn source(body: &[u8]) -> String {
     lines.join("\n")
 }
 
-/// Returns a stored page of HTML without any rights, also outside of the frame.
+/// Returns a stored page of HTML in a form that has no rights in the browser, even outside of the frame in
+/// which it is shown.
 pub(crate) async fn preview(
     _: Viewer,
     State(admin): State<Arc<Admin>>,

@@ -53,8 +53,8 @@ impl ExaminedDatabase<'_> {
     }
 }
 
-/// Judges the settings of a server, in the form `name=value`. Returns where a commit is stored when
-/// the client is told of it, and the faults after which the latest commits may be missing.
+/// Judges the settings of a server, in the form `name=value`. Returns where a commit is stored by the time it
+/// is acknowledged, and the faults after which the latest commits may be missing.
 fn judge(kind: Kind, texts: &[String]) -> (&'static str, Vec<&'static str>) {
     let settings: HashMap<_, _> = texts.iter().filter_map(|it| it.split_once('=')).collect();
     let setting = |name: &str| settings.get(name).copied().unwrap_or_default();

@@ -10,7 +10,7 @@ use sqlx::{AnyConnection, AssertSqlSafe, query_as, query_scalar};
 use super::Verdict;
 use crate::{Failure, Result, open::Source, print::time};
 
-/// The lock by which the rights are tried.
+/// The lock with which the check tries whether the role has all rights.
 const TRIAL: &str = "perennial-doctor";
 
 /// The tables, each with a column that is never NULL.
@@ -24,7 +24,7 @@ const TABLES: [(&str, &str); 7] = [
     ("process", "name"),
 ];
 
-/// A lease longer than this keeps a lock for long after a crash.
+/// A lease that is longer than this keeps its lock taken for a long time after a crash.
 const LONG_LEASE: Duration = Duration::from_secs(3600);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -74,7 +74,7 @@ impl<'a> ExaminedDatabase<'a> {
         })
     }
 
-    /// Returns the site, without which a check is not made.
+    /// Returns the site. If there is none, the check is skipped.
     pub(super) fn site(&self) -> Result<&Perennial> {
         let none = || Failure::Failed("there are no tables".to_owned());
         self.site.as_ref().ok_or_else(none)
@@ -90,7 +90,8 @@ impl<'a> ExaminedDatabase<'a> {
         Ok(texts.fetch_all(&mut self.connection).await?)
     }
 
-    /// Returns the second column of a row, as `SHOW` has it, or an empty text if there is no row.
+    /// Returns the second column of the first row, where `SHOW` has the value, or an empty string if there is
+    /// no row.
     pub(super) async fn shown(&mut self, sql: &str) -> Result<String> {
         let shown = query_as::<_, (String, String)>(AssertSqlSafe(sql.to_owned()));
         let shown = shown.fetch_optional(&mut self.connection).await?;

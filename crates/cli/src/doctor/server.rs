@@ -161,8 +161,8 @@ impl ExaminedDatabase<'_> {
         }
     }
 
-    /// A pooler in transaction mode may run two statements of one connection in two sessions. The
-    /// check notices a pooler if the URL names a port, and the server has another one.
+    /// A pooler in transaction mode may run two statements of one connection in two sessions. The check
+    /// recognises a pooler if the URL names a port, and the server reports a different one.
     pub(super) async fn pooler(&mut self) -> Checked {
         if self.kind != Kind::Postgres {
             return Ok(None);

@@ -8,7 +8,7 @@ use super::{
     examined::{Checked, ExaminedDatabase, Kind, found},
 };
 
-/// The names of all triggers, each with `!` behind it if it is disabled.
+/// The names of all triggers. The name of a disabled trigger is followed by `!`.
 const POSTGRES: &str = "SELECT tgname::text || CASE WHEN tgenabled IN ('O', 'A') THEN '' ELSE '!' END FROM pg_trigger WHERE NOT tgisinternal";
 const MYSQL: &str = "SELECT CAST(trigger_name AS CHAR) FROM information_schema.triggers WHERE trigger_schema = DATABASE()";
 const SQLITE: &str = "SELECT name FROM sqlite_schema WHERE type = 'trigger'";
@@ -43,7 +43,7 @@ impl ExaminedDatabase<'_> {
 
 const CHANGES: [&str; 4] = ["insert", "update", "delete", "truncate"];
 
-/// Returns the number of tables that have triggers of Perennial's, and what is wrong with these.
+/// Returns the number of tables that have triggers of Perennial, and what is wrong with these triggers.
 fn judge(names: &[String], prefix: &str, changes: &[&str]) -> (usize, Vec<String>) {
     let mut tables: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     let mut faults = Vec::new();

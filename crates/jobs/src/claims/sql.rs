@@ -16,8 +16,8 @@ use perennial_store::{
     timing::within,
 };
 
-/// Claims rows: sets the columns `{claimed}` in the first rows of `{table}` that satisfy `{free}`,
-/// conditions with their ORDER BY. `{id}` is the key.
+/// Claims rows: sets the columns `{claimed}` in the first rows of `{table}` for which `{free}` holds. `{free}`
+/// consists of conditions and an ORDER BY. `{id}` is the key.
 ///
 /// lock id, number of rows, values of filters, length of the claim if it expires -> nothing
 pub(crate) const CLAIM: PerDialect = PerDialect {
@@ -110,8 +110,7 @@ impl Claiming<'_> {
         self.table.limited("claim", claimed).await
     }
 
-    /// Returns the keys of the rows with the claim's lock id, also if the answer of the claim was
-    /// lost.
+    /// Returns the keys of the rows that carry the claim's lock id, even if the answer to the claim was lost.
     pub(crate) async fn read(&self) -> Result<Vec<String>, Error> {
         let lock_id = [Arg::Text(self.lock_id)];
         let read = self.table.ask(&self.read, &lock_id, true);
@@ -119,16 +118,16 @@ impl Claiming<'_> {
     }
 }
 
-/// The result of a statement: the number of changed rows, or the texts in the first column of the
-/// returned rows.
+/// The result of a statement: the number of changed rows, or the strings in the first column of the returned
+/// rows.
 struct ClaimAnswer {
     changed: u64,
     texts: Vec<String>,
 }
 
-/// Returns the mark of the rows of a claim that are completed: its lock id with `-` in the place of the
-/// first digit. It is as long as the lock id, so a column that is too short for it refuses the claim,
-/// before the work.
+/// Returns the mark for rows of a claim that are completed: its lock id with `-` instead of the first digit.
+/// The mark is as long as the lock id. So if a column is too short, already the claim fails, and not only the
+/// completion after the work.
 fn done(lock_id: &str) -> String {
     format!("-{}", &lock_id[1..])
 }

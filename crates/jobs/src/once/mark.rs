@@ -19,9 +19,9 @@ use perennial_store::{
 
 pub(crate) const OPERATION: &str = "mark_in";
 
-/// Two statements around the mark. The first limits the wait for other transactions (milliseconds ->
-/// nothing), and the second restores the limit from before (nothing -> nothing). On SQLite the wait
-/// is the pool's busy timeout.
+/// Two statements around the mark. The first limits the wait for other transactions (milliseconds -> nothing),
+/// and the second restores the previous limit (nothing -> nothing). On SQLite the wait is limited by the pool's
+/// busy timeout.
 const BOUNDS: [PerDialect; 2] = [
     PerDialect {
         sqlite: "",
@@ -90,11 +90,11 @@ pub(crate) fn mark(dialect: Dialect, is_after: bool) -> String {
         .replace("{condition}", condition.of(dialect))
 }
 
-/// Returns the text of a mark as one statement, and the values of its placeholders.
+/// Returns the SQL of a mark as one statement, and the values of its placeholders.
 ///
 /// # Errors
 ///
-/// The database is not known yet, or a mark is more than one statement there.
+/// The database is not known yet, or it is one on which a mark takes more than one statement.
 pub(crate) fn text(
     tables: &Tables,
     name: &str,
@@ -120,8 +120,8 @@ pub(crate) fn text(
     ))
 }
 
-/// Returns [`locks::INSPECT`]; on MySQL it can read the present state of the lock, whatever the
-/// transaction has read before. Of a lock without a row, that locks the gap.
+/// Returns [`locks::INSPECT`]. On MySQL it can read the current state of the lock, whatever the transaction has
+/// read before. If the lock has no row, reading it that way locks the gap in the index where the row would be.
 fn inspect(dialect: Dialect, at_present: bool) -> String {
     let inspect = locks::INSPECT.of(dialect);
     match dialect {

@@ -32,7 +32,7 @@ struct Statements {
     holds: &'static str,
     /// Returns 1: this connection held the lock.
     release: &'static str,
-    /// The codes of errors of a server without session locks.
+    /// The error codes which mean that the server has no session locks.
     missing: &'static [ErrorCode],
 }
 
@@ -83,8 +83,8 @@ pub(crate) struct SessionLockName {
     pub(crate) lock_name: LockName,
 }
 
-/// A lock that is held. Ends with the release: true if the connection held the lock until then.
-/// Dropping it closes the connection, and the server frees the lock.
+/// A future that holds a lock until it is released. The result is true if the connection has held the lock all
+/// the time. Dropping the future closes the connection, and the server frees the lock.
 pub(crate) type Holding = BoxFuture<'static, bool>;
 
 struct HeldSession {
@@ -95,8 +95,8 @@ struct HeldSession {
     limit: Duration,
 }
 
-/// Takes a session lock by a connection that leaves the pool. `None` means that another connection holds the
-/// lock.
+/// Takes a session lock on a connection that is taken out of the pool. `None` means that another connection
+/// holds the lock.
 pub(super) async fn acquire(
     database: &Database,
     lock: &SessionLockName,

@@ -52,11 +52,11 @@ macro_rules! words {
         impl std::str::FromStr for $type {
             type Err = $crate::Error;
 
-            /// Reads the text of `Display`.
+            /// Reads the word that `Display` writes.
             ///
             /// # Errors
             ///
-            /// [`Invalid`](crate::ErrorKind::Invalid): the text is another one.
+            /// [`Invalid`](crate::ErrorKind::Invalid): it is none of these words.
             fn from_str(text: &str) -> Result<Self, Self::Err> {
                 Self::all().find(|it| it.to_string() == text).ok_or_else(|| {
                     let all: Vec<_> = Self::all().map(|it| it.to_string()).collect();

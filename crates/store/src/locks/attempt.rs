@@ -20,8 +20,8 @@ use crate::{
     timing::Backoff,
 };
 
-/// The number of attempts that try for one name at a time in one process; further attempts queue. A
-/// crowd of visitors therefore does not become a crowd of statements.
+/// The number of attempts for one name in one process that ask the database at the same time. Further attempts
+/// queue, so that a crowd of visitors does not become a crowd of statements.
 const AT_ONCE: usize = 8;
 
 /// The queues of this process, by the lock's name. Each attempt holds its queue.
@@ -108,7 +108,7 @@ impl LockAttempt {
     }
 }
 
-/// Describes the purpose of a lock, to continue a message.
+/// Describes the purpose of a lock, as the end of a message.
 fn purpose(action: &str) -> String {
     match action {
         "" => String::new(),
@@ -116,7 +116,7 @@ fn purpose(action: &str) -> String {
     }
 }
 
-/// Describes the holder of a lock, to continue a message.
+/// Describes the holder of a lock, as the end of a message.
 fn held(info: Option<&LockInfo>) -> String {
     match info {
         Some(LockInfo {

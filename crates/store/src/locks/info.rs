@@ -72,12 +72,12 @@ impl LockInfo {
     }
 }
 
-/// Returns the default label of a holder: the host's name and the process's number.
+/// Returns the default label of a holder: the host's name and the process ID.
 pub(super) fn process_label() -> String {
     format!("{}:{}", host(), std::process::id())
 }
 
-/// Returns the host's name: of the environment, or else of Linux's kernel, or else `host`.
+/// Returns the host's name: from the environment, or else from the Linux kernel, or else `host`.
 fn host() -> String {
     let variables = ["HOSTNAME", "COMPUTERNAME"].into_iter();
     let mut named = variables.filter_map(|name| std::env::var(name).ok());
@@ -92,7 +92,7 @@ pub(super) fn owner(label: &str, action: &str) -> String {
     format!("{} {}\t{}", id.simple(), plain(label), plain(action))
 }
 
-/// Returns the first bytes of a text, without control characters, for the column `owner`.
+/// Returns the first bytes of a string, without control characters, for the column `owner`.
 fn plain(text: &str) -> String {
     let text = &text[..text.floor_char_boundary(TEXT)];
     text.replace(char::is_control, " ")

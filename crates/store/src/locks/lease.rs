@@ -34,8 +34,8 @@ pub struct Lease {
     /// Extends the lease, unless the caller does.
     extender: Option<AbortOnDropHandle<()>>,
     dropped: Dropped,
-    /// The attempt was sent twice. The database may carry out one sending only after the end of the lease, so
-    /// the lock is revoked then.
+    /// True if the attempt was sent twice. The database may execute one of the copies only after the end of the
+    /// lease, so the lock is revoked then.
     resent: bool,
 }
 

@@ -33,9 +33,9 @@ impl LeaseSettings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Term {
     settings: LeaseSettings,
-    /// The time at which the attempt was made that took the lock.
+    /// The time at which the attempt was made that has taken the lock.
     since: Instant,
-    /// The time until which the lease holds at least. `None` means that it is lost.
+    /// The lease holds at least until this time. `None` means that it is lost.
     until: Option<Instant>,
 }
 

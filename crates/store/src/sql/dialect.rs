@@ -13,7 +13,7 @@ use crate::{
 
 use ErrorCode::{MySql, Sqlite};
 
-/// Returns the code of PostgreSQL's, in the lists below.
+/// Returns a PostgreSQL error code, for the lists below.
 const fn sql_state(code: &str) -> ErrorCode {
     ErrorCode::sql_state(code)
 }

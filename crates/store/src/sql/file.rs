@@ -27,7 +27,8 @@ pub(super) struct DatabaseFile {
 }
 
 impl DatabaseFile {
-    /// Notes which file `path` is. The file is open.
+    /// Remembers which file `path` stands for, so that a replacement is noticed. The file has to be open
+    /// already.
     pub(super) fn new(path: &Path) -> Self {
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
         Self {

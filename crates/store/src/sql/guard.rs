@@ -82,14 +82,16 @@ impl Guard {
         }
     }
 
-    /// Returns true if the statement was not done, as somebody has left the connection in a state in which
-    /// it would not be committed, or not in the site's tables.
+    /// Returns true if the statement was not executed because of the state in which somebody has left the
+    /// connection: the statement would not have been committed, or would have used other tables than the
+    /// site's.
     pub(super) fn has_failed(&self, error: &DriverError) -> bool {
         is_guard_failure(error) || has_code(error, |rules| rules.unsuitable_session)
     }
 
-    /// Returns true if the statement may have failed because the connection uses another database: MariaDB
-    /// looks for the tables before it sets what the guard says.
+    /// Returns true if the statement may have failed because the connection has selected another database. On
+    /// MariaDB that is possible in spite of the guard, because MariaDB looks for the tables before it applies
+    /// the guard's settings.
     pub(super) fn may_be_elsewhere(&self, error: &DriverError) -> bool {
         matches!(self, Self::Settings(_))
             && (has_code(error, |rules| rules.no_such_table)
@@ -119,7 +121,7 @@ pub(super) fn is_guard_failure(error: &DriverError) -> bool {
 }
 
 /// Returns a form of the statement that fails outside of a transaction, and does nothing there. `None` means
-/// that the database cannot tell, or not within the statement.
+/// that the statement cannot check that on this database.
 pub(super) fn inside(dialect: Dialect, statement: &Statement) -> Option<Statement> {
     match dialect {
         Dialect::Postgres => Some(statement.with_text(|text| {
@@ -149,7 +151,8 @@ pub(super) fn in_transaction(dialect: Dialect, settings: &Settings) -> Option<St
     }
 }
 
-/// Returns the statement that a connection begins with which the pool has not prepared.
+/// Returns the statement that has to come first on a connection which was opened beside the pool, and which the
+/// pool has therefore not prepared.
 pub(super) fn beside(dialect: Dialect, settings: &Settings) -> Option<Statement> {
     match dialect {
         Dialect::MySql | Dialect::MariaDb | Dialect::Galera => {
@@ -159,8 +162,9 @@ pub(super) fn beside(dialect: Dialect, settings: &Settings) -> Option<Statement>
     }
 }
 
-/// The server reads the message's second statement after it has done the first one, whose settings
-/// end with the message. Outside of a transaction, the transaction begins with the message.
+/// Returns the guard for PostgreSQL, which is sent in one message with the statement. The settings of the guard
+/// hold for the second statement, and end with the message. If no transaction is open, the transaction begins
+/// with the message, so both timestamps are the same.
 fn postgres(settings: &Settings, limit: Duration) -> String {
     let limit = limit.as_millis().clamp(1, i32::MAX.unsigned_abs().into());
     format!(
@@ -210,8 +214,8 @@ fn mariadb(settings: &Settings, limit: Duration) -> String {
     )
 }
 
-/// Ends the transaction that somebody may have left. Settings that are made here stay, as they are what
-/// the site was opened with.
+/// Returns the guard for MySQL. It ends the transaction that somebody may have left open. Its settings stay on
+/// the connection afterwards. That does no harm, because they are the ones with which the site was opened.
 fn mysql(settings: &Settings) -> String {
     let mut guard =
         "ROLLBACK; UNLOCK TABLES; SET autocommit = 1; SET SESSION TRANSACTION READ WRITE"

@@ -63,7 +63,7 @@ pub struct Database {
     limit: Duration,
 }
 
-/// A database that Perennial can use: a pool of sqlx's, or a [`Database`].
+/// A database that Perennial can use: an sqlx pool, or a [`Database`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no database that Perennial can use",
     label = "no pool of sqlx 0.9 whose database this build knows, nor of another driver of Perennial's",

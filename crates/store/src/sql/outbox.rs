@@ -46,7 +46,7 @@ pub async fn write(
     within(limit, OPERATION, writing).await?
 }
 
-/// The most rows in one text: SQLite takes up to 32,766 arguments.
+/// The most rows in one statement: SQLite accepts up to 32,766 arguments.
 const MAX_ROWS: usize = 10_000;
 
 /// Returns the SQL that writes this number of rows. Its arguments are the id and the name of each row. For zero

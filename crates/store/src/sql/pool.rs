@@ -33,12 +33,12 @@ use crate::{
 /// in the end.
 const CONTENDED_TRIES: u32 = 19;
 
-/// The number of further attempts of a statement whose connection broke, over a fifth of a second: the server
-/// may stay away.
+/// How often a statement is tried again after its connection broke, within a fifth of a second. There is a
+/// limit because the server may be down for longer.
 const BROKEN_TRIES: u32 = 8;
 
-/// The number of further attempts of a statement that was not done, as its connection was in a wrong state.
-/// Where an application leaves each connection so, a caller may be given many of these in a row. The
+/// How often a statement is tried again that was not executed because its connection was in a wrong state. If
+/// an application leaves every connection in such a state, a caller may be given many of these in a row. The
 /// call's time limit ends the attempts earlier.
 const SESSION_TRIES: u32 = 1000;
 
@@ -51,13 +51,13 @@ const SESSION_TRIES: u32 = 1000;
 /// to SQLite is rolled back and given back, because a database in memory may end with its connection.
 pub struct Borrowed {
     connection: Option<Box<dyn PooledConnection>>,
-    /// What bounds the number of connections beside the pool, for one of these.
+    /// For a connection beside the pool: its permit, which limits the number of such connections.
     _beside: Option<OwnedSemaphorePermit>,
     is_networked: bool,
     /// When the time limit of the call ends.
     until: Instant,
-    /// Only statements run on the connection that are transactions of their own, so that a dropped call
-    /// leaves nothing on it.
+    /// True if every statement on the connection is a transaction of its own, so that a dropped call leaves
+    /// nothing open.
     leaves_nothing: bool,
 }
 
@@ -103,8 +103,8 @@ impl Drop for Borrowed {
     }
 }
 
-/// Gives a connection to SQLite back to its pool. A text of several statements that nobody waits for any
-/// more is not run to its end, so a transaction that it began may be open.
+/// Gives a connection to SQLite back to its pool. If SQL of several statements is dropped, it is not executed
+/// to its end, so a transaction that it began may still be open.
 fn roll_back(mut connection: Box<dyn PooledConnection>) {
     if let Ok(runtime) = Handle::try_current() {
         runtime.spawn(async move {
@@ -116,8 +116,8 @@ fn roll_back(mut connection: Box<dyn PooledConnection>) {
     }
 }
 
-/// Gives a connection back to its pool, which asks it for a sign of life and waits for the answer without a
-/// limit. Closes it if the answer does not come in this time.
+/// Gives a connection back to its pool, which first checks that it is alive, and has no time limit for that.
+/// Closes the connection if the check takes longer than `limit`.
 fn give_back(connection: Box<dyn PooledConnection>, limit: Duration) {
     if let Ok(runtime) = Handle::try_current() {
         runtime.spawn(async move { timeout(limit, connection.give_back()).await });
@@ -133,7 +133,7 @@ pub struct Server {
     assumed: Option<Dialect>,
     /// The settings of the first connection that answered.
     settings: OnceCell<Settings>,
-    /// Bounds the connections beside the pool: as many as the pool has at most.
+    /// Limits the connections beside the pool: there may be as many of them as in the pool.
     beside: OnceLock<Arc<Semaphore>>,
 }
 
@@ -214,7 +214,7 @@ impl Connections {
         self.pool.engine().rules().is_networked
     }
 
-    /// Returns the database's file, if it is one.
+    /// Returns the file of the database, if the database is a file.
     pub(super) fn file(&self) -> Option<DatabaseFile> {
         self.pool.file().map(DatabaseFile::new)
     }
@@ -229,7 +229,8 @@ impl Connections {
         self.server.settings.get_or_try_init(read).await
     }
 
-    /// Asks one connection for its settings, which no guard knows yet.
+    /// Asks one connection for its settings. This runs without a guard, because the guard is made of these
+    /// settings.
     fn read_settings(&self) -> BoxFuture<'_, Result<Settings, DriverError>> {
         Box::pin(async {
             let mut broken = Backoff::new(STATEMENT_PAUSES).random().tries(BROKEN_TRIES);
@@ -283,9 +284,9 @@ impl Connections {
         })
     }
 
-    /// Opens a connection beside the pool, if the driver can, or else waits for one of the pool. What the
-    /// application prepares its pool's connections with, which may choose a database or commit each statement,
-    /// does not see it.
+    /// Opens a connection beside the pool, if the driver can, or else waits for one of the pool. An application
+    /// may prepare the connections of its pool, for instance select a database or switch on autocommit. A
+    /// connection beside the pool is not prepared like that.
     async fn connect_beside(
         &self,
     ) -> Result<(Box<dyn PooledConnection>, Option<OwnedSemaphorePermit>), DriverError> {
@@ -430,8 +431,8 @@ impl Connections {
     }
 }
 
-/// Runs a statement on a connection. A transaction that somebody has left on a connection to SQLite is
-/// ended here: the connection may be the only one to a database in memory, which ends with it.
+/// Runs a statement on a connection. If somebody has left a transaction open on a connection to SQLite, it is
+/// ended here. The connection is not closed, because a database in memory ends with its only connection.
 async fn run_on(
     engine: Engine,
     connection: &mut dyn DriverConnection,
@@ -456,15 +457,15 @@ async fn run_on(
     }
 }
 
-/// Engines with the protocol of PostgreSQL or of MySQL that Perennial's statements have not been written for,
-/// with a word of their versions.
+/// Database servers that speak the protocol of PostgreSQL or MySQL, and for which Perennial's statements were
+/// not written. Each has a word from its version string.
 const REFUSED: [(&str, &str); 3] = [
     ("CockroachDB", "CockroachDB"),
     ("-YB-", "YugabyteDB"),
     ("TiDB", "TiDB"),
 ];
 
-/// Refuses other engines, and sessions that would act on what is undone later.
+/// Refuses other database servers, and sessions in which a statement would succeed and be rolled back later.
 fn check(settings: &Settings) -> Result<(), Error> {
     let version = setting(settings, "version").unwrap_or_default();
     if let Some((_, engine)) = REFUSED.iter().find(|(word, _)| version.contains(word)) {

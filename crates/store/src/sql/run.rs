@@ -74,7 +74,7 @@ fn substitute(template: &str, mut argument: impl FnMut(usize) -> String) -> Stri
 pub enum Arg<'a> {
     Int(i64),
     Text(&'a str),
-    /// A text of the type that it is compared with.
+    /// A string whose type follows from the column that it is compared with.
     Untyped(&'a str),
     Bytes(&'a [u8]),
 }

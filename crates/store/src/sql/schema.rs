@@ -78,7 +78,7 @@ pub(super) async fn check(
     Err(Error::with_message(ErrorKind::Schema, message))
 }
 
-/// Makes the tables that are missing, whatever version stands beside them.
+/// Makes the tables that are missing, whatever the stored schema version says.
 pub(super) async fn remake(
     connections: &Connections,
     dialect: Dialect,
@@ -93,8 +93,8 @@ pub(super) async fn remake(
 enum Apply {
     /// Those that follow the version of the tables.
     Pending,
-    /// All of them, as some tables are missing although the version is there. Each step makes only what
-    /// is missing.
+    /// All of them, because some tables are missing although the schema version is stored. Each step makes only
+    /// what is missing.
     All,
 }
 

@@ -31,7 +31,7 @@ use crate::{
 /// The largest number of connections in Perennial's own pool.
 const CONNECTIONS: u32 = 5;
 
-/// Opens a small pool by a URL of this kind.
+/// Opens a small pool for this URL.
 pub(super) async fn open(url: &str, dialect: Dialect, connect: Connect) -> Result<Database, Error> {
     Ok(match dialect {
         #[cfg(feature = "sqlite")]
@@ -48,7 +48,7 @@ pub(super) async fn open(url: &str, dialect: Dialect, connect: Connect) -> Resul
     })
 }
 
-/// A database of sqlx's, with what sqlx has no common form for.
+/// An sqlx database, with everything for which sqlx has no common interface.
 trait Kind: SqlxDatabase {
     const ENGINE: Engine;
 
@@ -60,7 +60,7 @@ trait Kind: SqlxDatabase {
 
     fn changed(result: &Self::QueryResult) -> u64;
 
-    /// Returns the path of the database's file, if it is one.
+    /// Returns the path of the database's file, if the database is a file.
     fn file(options: &<Self::Connection as sqlx::Connection>::Options) -> Option<&Path> {
         let _ = options;
         None
@@ -387,7 +387,7 @@ impl<DB: SqlxKind> Driver for SqlxPool<DB> {
     }
 }
 
-/// A connection of a pool; there until it is given back.
+/// A connection of a pool. It is `None` after it was given back.
 struct OfPool<DB: SqlxDatabase>(Option<PoolConnection<DB>>);
 
 impl<DB: SqlxKind> DriverConnection for OfPool<DB> {

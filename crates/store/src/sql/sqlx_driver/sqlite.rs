@@ -77,7 +77,7 @@ fn code(error: &sqlx::Error) -> Option<u32> {
 mod tests {
     use super::*;
 
-    /// sqlx's warning has the whole statement, and no name.
+    /// sqlx's own warning about a slow statement would contain the whole statement, and no name for it.
     #[tokio::test]
     async fn sqlx_logs_no_statements() {
         let pool = open("sqlite::memory:", Connect::Now).await.expect("opens");

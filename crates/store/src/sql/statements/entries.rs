@@ -136,11 +136,12 @@ pub(crate) const COUNT: PerDialect = PerDialect::same(
     FROM (SELECT {now} AS at) n JOIN {p}entry e ON e.regenerated >= 0",
 );
 
-/// A hundred pages that become stale within a span of time, the earliest first, without those that are
-/// being regenerated, and without those whose regeneration has failed lately: somebody asks for them.
+/// A hundred pages that become stale within a span of time, the earliest first. Pages that are being
+/// regenerated are left out. So are pages whose regeneration has failed lately, because the failure shows that
+/// somebody asks for them.
 ///
-/// 1 for pages that were regenerated, or else 0; begin (excluded) and end of the span, from now; the time
-/// after which a failure counts no more -> name, size, fence
+/// 1 for pages that were regenerated, or else 0; start (excluded) and end of the span, relative to now; the
+/// time after which a failure no longer counts -> name, size, fence
 pub(crate) const EVICTABLE: PerDialect = PerDialect::same(
     // This is a count and not an EXISTS, for which MariaDB may first read the locks of all pages.
     "SELECT e.name, e.bytes, e.fence FROM {p}entry e
@@ -152,17 +153,17 @@ pub(crate) const EVICTABLE: PerDialect = PerDialect::same(
     ORDER BY e.stale_at LIMIT 100",
 );
 
-/// Removes such pages, if nobody has generated them since: a later generation has a greater fence than all
-/// of them. The beginning, up to the list of names.
+/// Removes pages that [`EVICTABLE`] has returned, unless they have been generated again since then: a later
+/// generation has a greater fence than all of them. This is the statement up to the list of names.
 ///
-/// the greatest fence of theirs, names
+/// the greatest of their fences, names
 pub(crate) const EVICT: &str = "DELETE FROM {p}entry WHERE fence <= $1 AND name IN ({names})";
 
 /// name before -> the next hundred names, the epoch of each
 pub(crate) const NEXT: PerDialect =
     PerDialect::same("SELECT name, epoch FROM {p}entry WHERE name > $1 ORDER BY name LIMIT 100");
 
-/// name before, the greatest name of the step
+/// last name of the previous step, last name of this step
 pub(crate) const PRUNE: PerDialect = PerDialect::same(
     "DELETE FROM {p}entry WHERE name > $1 AND name <= $2 AND retain_until < {now}",
 );

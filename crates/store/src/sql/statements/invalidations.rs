@@ -31,7 +31,8 @@ pub(crate) const INVALIDATE: PerDialect = PerDialect {
 
 /// Names that were invalidated together have one epoch, and are all in the answer or none of them is.
 ///
-/// known epoch, number -> name, epoch, -1, nothing: more rows than the number, if there are as many
+/// known epoch, number -> name, epoch, -1, nothing: may return more rows than the number, to complete the last
+/// epoch
 pub(crate) const INVALIDATED: &str = "{waits}SELECT n.name, n.epoch, -1, '' FROM {p}invalidation n
     WHERE n.epoch > $1 AND n.name <> '*' AND n.epoch <= coalesce((
         SELECT epoch FROM {p}invalidation WHERE epoch > $1 AND name <> '*' ORDER BY epoch LIMIT 1 OFFSET $2
@@ -57,9 +58,9 @@ pub(crate) const COMMITTED: &str = " UNION ALL SELECT o.name, 0, -2, o.id FROM (
 /// id, name
 pub(crate) const WRITE: &str = "INSERT INTO {p}outbox (id, name) VALUES ($1, $2)";
 
-/// Numbers such invalidations and removes their rows, without those that somebody has locked: another
-/// process that does the same, or a program that waits. The other databases number what [`TAKE`]
-/// returns by [`INVALIDATE`], and then remove the rows by [`REMOVE`].
+/// Gives epochs to invalidations of the outbox and removes their rows. Rows that somebody has locked are
+/// skipped: another process may be doing the same, or a program may be waiting. On the other databases,
+/// [`TAKE`] returns the rows, [`INVALIDATE`] gives them epochs, and [`REMOVE`] removes them.
 ///
 /// ids -> id, name, epoch
 pub(crate) const NUMBER: &str = "WITH o AS (
@@ -91,7 +92,7 @@ pub(crate) const PURGED_UNTIL: &str =
 /// The latest names of a list from before an epoch. Names of one epoch are all in the answer, or none of
 /// them is.
 ///
-/// kind, epoch, number -> name, epoch: more rows than the number, if there are as many
+/// kind, epoch, number -> name, epoch: may return more rows than the number, to complete the last epoch
 pub(crate) const LATEST_NAMES: &str = "{waits}SELECT n.name, n.epoch FROM {p}invalidation n
     WHERE n.kind = $1 AND n.epoch < $2 AND n.epoch >= coalesce((
         SELECT epoch FROM {p}invalidation WHERE kind = $1 AND epoch < $2 ORDER BY epoch DESC LIMIT 1 OFFSET $3
@@ -118,7 +119,7 @@ pub(crate) const PURGE_ALL: PerDialect = PerDialect {
     )
 };
 
-/// last epoch, the last one of the next few
+/// last epoch of the previous step, last epoch of this step
 pub(crate) const PRUNE: PerDialect = PerDialect::same(
     "DELETE FROM {p}invalidation WHERE epoch > $1 AND epoch <= $2
     AND name NOT IN ('*', 'purged_prefix:') AND substr(name, 1, 9) <> 'revision:'",

@@ -116,8 +116,9 @@ pub(crate) const NEXT: PerDialect = PerDialect::same(
     "SELECT name FROM {p}lock WHERE kind = $1 AND name > $2 ORDER BY name LIMIT 100",
 );
 
-/// kind, last name, the last of the next hundred names, and three times: the time unused of a lock
-/// without an owner and with an entry, of a lock with an owner, and of a lock without both
+/// kind; last name of the previous step; last of the next hundred names; and three times for which a lock may
+/// be unused: one for a lock without an owner that has an entry, one for a lock with an owner, and one for a
+/// lock with neither
 pub(crate) const PRUNE: PerDialect = PerDialect::same(
     "DELETE FROM {p}lock WHERE kind = $1 AND name > $2 AND name <= $3
     AND CASE WHEN acquired_at < expires_at THEN expires_at ELSE acquired_at END

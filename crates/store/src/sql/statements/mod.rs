@@ -52,9 +52,9 @@ impl PerDialect {
     }
 }
 
-/// Returns a text whose lists consist of these arguments: `{names}` of the arguments alone,
-/// `{rows}` of rows with one argument each, and `{rows_with_epoch}` of rows with an argument and, on
-/// MySQL, the epoch that the row before has got.
+/// Replaces the lists in a statement by these arguments. `{names}` becomes a list of the arguments alone,
+/// `{rows}` rows with one argument each, and `{rows_with_epoch}` rows with an argument and, on MySQL, the epoch
+/// that was given to the previous row.
 pub(crate) fn expand_lists(text: &str, arguments: RangeInclusive<usize>) -> String {
     let list = |before: &str, after: &str| {
         let items = arguments.clone();

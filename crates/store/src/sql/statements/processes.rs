@@ -18,7 +18,8 @@ pub(crate) const LIST: PerDialect = PerDialect::same(
     FROM (SELECT {now} AS at) n JOIN {p}process r ON r.noted_at > 0 ORDER BY r.noted_at DESC LIMIT $1",
 );
 
-/// A row from long after the present time stems from before the database's clock was set back.
+/// Removes the row of a process. A row that is dated far in the future was written before the database's clock
+/// was set back, and is removed as well.
 ///
 /// name, time -> the number of changed rows
 pub(crate) const FORGET: PerDialect = PerDialect::same(

@@ -16,15 +16,15 @@ pub const BEGIN: PerDialect = PerDialect {
     ..PerDialect::same("BEGIN READ WRITE")
 };
 
-/// Limits the wait of each statement of that transaction for the locks of others, behind which all
-/// readers and writers of the table would wait. The transaction is tried again.
+/// Limits how long each statement of the transaction that makes the tables waits for locks. While it waits, all
+/// readers and writers of the table would wait behind it. The transaction is tried again.
 pub(crate) const WAIT: PerDialect = PerDialect {
     sqlite: "",
     postgres: "SET LOCAL lock_timeout = '1s'",
     mysql: "SET SESSION lock_wait_timeout = 1, innodb_lock_wait_timeout = 1",
 };
 
-/// The first statements of that transaction: they make the table with the version of the tables.
+/// The first statements of the transaction that makes the tables. They make the table with the schema version.
 pub(crate) const SCHEMA: [PerDialect; 4] = [
     PerDialect::same(
         "CREATE TABLE IF NOT EXISTS {p}schema (id BIGINT PRIMARY KEY, version BIGINT NOT NULL){engine}",
@@ -184,7 +184,7 @@ pub(crate) const PROCESS: PerDialect = PerDialect::same(
     ){engine}",
 );
 
-/// Returns the SQL of a word that stands in these statements alone.
+/// Returns the SQL for a placeholder that is used only in these statements.
 pub(crate) fn keyword(word: &str) -> Option<PerDialect> {
     let mysql = |mysql, others| PerDialect {
         mysql,

@@ -196,8 +196,8 @@ impl SqlStore {
         rows.collect()
     }
 
-    /// Reads a row of the list. What cannot be read of it is left empty: other rows follow, and this one
-    /// can be seen and removed.
+    /// Reads a row of the list. A column that cannot be read is left empty: that way the other rows can still
+    /// be listed, and this one can be seen and removed.
     fn entry_row(row: &Row) -> SqlResult<EntryRow> {
         let (name, age) = (row.name(0)?, row.number(2)?);
         let (status, bytes) = (u16::try_from(row.number(5)?), u64::try_from(row.number(6)?));

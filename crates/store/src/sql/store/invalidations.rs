@@ -18,8 +18,8 @@ use crate::{
     },
 };
 
-/// The number of rows after whose refusals, one after the other and before any success, the reason is not
-/// in the rows.
+/// After so many refused rows in a row, and before any success, the reason is not in the rows, but in the
+/// database.
 const SAME_FAILURE: usize = 3;
 
 impl SqlStore {
@@ -233,8 +233,8 @@ fn outbox_row(row: &Row) -> SqlResult<OutboxRow> {
     })
 }
 
-/// Returns a text of a row. A byte that is no UTF-8, which a program in another language has written, is
-/// replaced: the other rows of the answer follow.
+/// Returns a string of a row. A program in another language may have written bytes that are not UTF-8. They are
+/// replaced, so that the other rows of the answer can be read.
 fn readable(row: &Row, column: usize) -> SqlResult<String> {
     match row.name(column) {
         Ok(text) => Ok(text),

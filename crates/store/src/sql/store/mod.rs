@@ -39,11 +39,11 @@ pub use locks::lock_row;
 
 pub type SqlResult<T> = Result<T, BoxError>;
 
-/// A text before all names, where pruning begins. Not an empty text, which some modes of MariaDB
-/// read as NULL.
+/// A string that sorts before all names, from which pruning starts. It is not the empty string, which some
+/// modes of MariaDB read as NULL.
 const BEFORE_ALL_NAMES: &str = "\u{1}";
 
-/// The lengths of the lists in the texts of statements, below the longest one.
+/// Statements with lists are prepared for these lengths, and for the greatest length that is allowed.
 const LIST_LENGTHS: [usize; 3] = [1, 8, 64];
 
 pub struct SqlStore {
@@ -170,8 +170,8 @@ impl SqlStore {
         })
     }
 
-    /// Refuses an SQLite database whose texts are not in the order of their bytes, by which variants of a
-    /// key are found.
+    /// Refuses an SQLite database whose encoding does not sort texts by their bytes, because the variants of a
+    /// key are found by that order.
     async fn check_encoding(&self) -> Result<(), Error> {
         let pragma = Statement::new(Dialect::Sqlite, "", "PRAGMA encoding");
         let done = self.connections.run_new(&pragma, &[]).await;
@@ -300,8 +300,8 @@ impl SqlStore {
         self.run_on(sql, &lease.name, &arguments).await
     }
 
-    /// Removes the prunable ones of the next rows after the place `from`. Returns the rows of `next`, and
-    /// the last name of theirs that can be read: rows behind that one belong to the next operation.
+    /// Removes those rows that can be pruned among the next rows after the place `from`. Returns the rows of
+    /// `next`, and the last of their names that can be read: rows after that name belong to the next operation.
     async fn prune(
         &self,
         [next, remove]: [&PerDialect; 2],

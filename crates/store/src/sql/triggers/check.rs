@@ -32,7 +32,7 @@ pub enum TriggerFault {
         /// The name of the trigger.
         trigger: String,
     },
-    /// The trigger does something else than it should.
+    /// The trigger does something other than it should.
     #[non_exhaustive]
     Differs {
         /// The name of the trigger.
@@ -44,8 +44,8 @@ pub enum TriggerFault {
         /// The name of the trigger.
         trigger: String,
     },
-    /// A trigger reads a column that the table does not have, or that has another type by now. Of a missing
-    /// one, each write of the table fails with the database's error.
+    /// A trigger reads a column that the table does not have, or that has another type by now. If a column is
+    /// missing, every write to the table fails with the database's error.
     #[non_exhaustive]
     Column {
         /// The name of the column.
@@ -98,7 +98,7 @@ struct Installed {
     /// The text that is compared.
     text: String,
     is_enabled: bool,
-    /// It fires for each row; PostgreSQL alone has others.
+    /// True if the trigger runs for each row. Only PostgreSQL has triggers that run for each statement.
     by_row: bool,
 }
 
@@ -169,7 +169,8 @@ impl Plan<'_> {
         self.changes().iter().filter_map(fault).collect()
     }
 
-    /// Returns the columns that the triggers read otherwise than the table has them.
+    /// Returns the columns that the triggers read, and that are missing in the table or have another type
+    /// there.
     fn columns_of(&self, table: &Table) -> Vec<TriggerFault> {
         let in_templates: BTreeSet<_> = self.tags.iter().flat_map(Template::columns).collect();
         let mut read = self.compared();
@@ -272,8 +273,8 @@ const CASCADES: &str = "SELECT CAST(referenced_table_name AS CHAR), CAST(constra
         AND (delete_rule IN ('CASCADE', 'SET NULL') OR update_rule IN ('CASCADE', 'SET NULL'))";
 const STATEMENTS_ARE_REPLICATED: &str =
     "SELECT 1 FROM DUAL WHERE @@GLOBAL.log_bin = 1 AND @@GLOBAL.binlog_format = 'STATEMENT'";
-/// What a table of PostgreSQL's is: its kind, 1 if it is written by logical replication, and 1 if it has tables
-/// that inherit from it.
+/// Reads what a PostgreSQL table is: its kind, 1 if logical replication writes it, and 1 if other tables
+/// inherit from it.
 const KIND: &str = "SELECT c.relkind::text, (EXISTS (SELECT 1 FROM pg_subscription_rel s WHERE s.srrelid = c.oid))::int::bigint,
         (EXISTS (SELECT 1 FROM pg_inherits i WHERE i.inhparent = c.oid))::int::bigint
     FROM pg_class c WHERE c.oid = to_regclass($1)";

@@ -66,7 +66,8 @@ impl Column {
     }
 }
 
-/// The columns of a table. Each row: its name, type, 1 in the primary key, and what kind of table it is.
+/// Reads the columns of a table. Each row has the name, the type, 1 if the column is part of the primary key,
+/// and the kind of the table.
 const POSTGRES: &str =
     "SELECT a.attname::text, format_type(coalesce(nullif(t.typbasetype, 0), a.atttypid), NULL),
         (CASE WHEN a.attnum = ANY (i.indkey::int2[]) THEN 1 ELSE 0 END)::bigint, c.relkind::text

@@ -42,10 +42,11 @@ const DEFAULT_MAX_NAMES: u32 = 1000;
 pub enum ColumnType {
     /// An integer, as `{}` of an `i64` or a `u64` shows it.
     Integer,
-    /// A UUID, in lowercase with hyphens, as `{}` of a `uuid::Uuid` shows it: PostgreSQL's and MariaDB's type, and
-    /// on SQLite and MySQL 16 bytes or such a text.
+    /// A UUID, in lowercase with hyphens, as `{}` of a `uuid::Uuid` shows it. On PostgreSQL and MariaDB it is a
+    /// column of their UUID type. On SQLite and MySQL it has 16 bytes, or is a string of that form.
     Uuid,
-    /// A text, in UTF-8. One of fixed length (`CHAR(n)`) has its padding on PostgreSQL, as a driver returns it.
+    /// A string in UTF-8. On PostgreSQL, a string of fixed length (`CHAR(n)`) includes its padding, as a driver
+    /// returns it.
     Text,
 }
 
@@ -302,7 +303,7 @@ impl Change {
         }
     }
 
-    /// The values of a row that there are.
+    /// The rows that exist in a trigger for this change: the old one, the new one, or both.
     fn rows(self) -> &'static [&'static str] {
         match self {
             Self::Insert => &["NEW"],
@@ -375,8 +376,8 @@ impl Plan<'_> {
         self.trigger.types[column]
     }
 
-    /// Returns the expression of the name of a tag for a row: NULL if the row has no such tag, and the
-    /// template's beginning where the tag has no name of its own.
+    /// Returns the SQL expression for the name of a tag of a row. It is NULL if the row has no such tag, and
+    /// the beginning of the template if the tag cannot be made.
     fn name_of(&self, template: &Template<'_>, row: &str) -> String {
         let columns: Vec<_> = template.columns().collect();
         let value = |column: &str| format!("{row}.{}", self.quoted(column));
@@ -422,7 +423,8 @@ impl Plan<'_> {
         }
     }
 
-    /// Returns the condition under which a value that is not NULL has a text, if there are others.
+    /// Returns the condition under which a tag can be made of a value that is not NULL, if that is not always
+    /// possible.
     fn has_text(&self, value: &str, column_type: ColumnType) -> Option<String> {
         match self.engine {
             Engine::Sqlite => Some(sqlite::has_text(value, column_type)),
@@ -488,7 +490,7 @@ fn quoted(engine: Engine, name: &str) -> String {
     }
 }
 
-/// Returns the literal of a text that [`template::check_text`] has let through.
+/// Returns the SQL literal for a string that [`template::check_text`] has accepted.
 fn text_literal(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }

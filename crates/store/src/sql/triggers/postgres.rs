@@ -80,7 +80,8 @@ fn write(plan: &Plan<'_>, names: &str) -> String {
     )
 }
 
-/// Everything that a template names, and each list.
+/// Returns the statement for TRUNCATE, which invalidates every tag that the templates can make, and each list
+/// tag.
 fn truncated(plan: &Plan<'_>) -> String {
     let coarse = plan
         .tags
@@ -174,7 +175,8 @@ fn statement(plan: &Plan<'_>, change: Change) -> String {
     )
 }
 
-/// What is compared of a row, as one text: every type has a text, and not every type has an equality.
+/// Returns the expression for those columns of a row that are compared, converted to one string: every type has
+/// a textual form, and some types have no equality operator.
 fn compared(plan: &Plan<'_>, row: &str) -> String {
     if plan.watched.is_empty() {
         return format!("{row}::text COLLATE \"C\"");
@@ -187,8 +189,9 @@ fn compared(plan: &Plan<'_>, row: &str) -> String {
     format!("ROW({})::text COLLATE \"C\"", columns.join(", "))
 }
 
-/// What is compared of a row among all rows of a statement: with its key, so that two rows which exchange
-/// their values are seen to change. A row without a key is compared whole.
+/// Returns the expression by which a row is compared with all rows of a statement. It includes the row's key,
+/// so that two rows which exchange their values count as changed. If the key is not known, the whole row is
+/// compared.
 fn identity(plan: &Plan<'_>, row: &str) -> String {
     if plan.watched.is_empty() || plan.key.is_empty() {
         return format!("{row}::text COLLATE \"C\"");

@@ -14,8 +14,8 @@ pub(super) enum Part<'a> {
     Column(&'a str),
 }
 
-/// The fewest characters of the fixed beginning, so that what is invalidated in the place of a tag does not
-/// mean most pages.
+/// The smallest length of a template's fixed beginning, in characters. If tags cannot be invalidated one by
+/// one, all tags with this beginning are, and a shorter one might stand for most pages.
 const FEWEST: usize = 3;
 
 impl<'a> Template<'a> {
@@ -88,7 +88,7 @@ impl<'a> Template<'a> {
     }
 }
 
-/// Refuses what would need another literal in each mode of a database.
+/// Refuses characters that would have to be written differently depending on the database's mode.
 pub(super) fn check_text(text: &str) -> Result<(), Error> {
     // `$` could end the quotes of a function on PostgreSQL.
     if text.contains(['\\', '$']) || text.chars().any(char::is_control) {
