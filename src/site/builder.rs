@@ -282,8 +282,8 @@ impl Builder {
     /// Opens the site even while its database is unavailable, for processes that have to start anyway. The first call
     /// then connects, and creates or checks Perennial's tables. Default: opening does both, and fails if it cannot.
     ///
-    /// Until the database answers, each process generates a page once without storing it, and taking a lock is an
-    /// error.
+    /// Until the database answers, each process generates a page once and keeps it in its memory only, and
+    /// taking a lock is an error.
     ///
     /// ```
     /// # use perennial::Perennial;

@@ -124,7 +124,7 @@ impl IdempotencyLayer {
         self
     }
 
-    /// Sets after which time the outcome of a request without a response counts as unknown. Until then it
+    /// Sets the time after which the outcome of a request without a response counts as unknown. Until then it
     /// counts as running. Default: 60 s. The request is not cancelled. This has no effect together with
     /// [`run_again_after`](Self::run_again_after).
     pub fn unknown_after(mut self, time: Duration) -> Self {

@@ -81,7 +81,7 @@ impl Error {
 
 #[doc(hidden)]
 impl Error {
-    /// Returns true if the database works, and rejects the content.
+    /// Returns true if the database itself works, but has rejected the content.
     pub fn is_rejected_value(&self) -> bool {
         self.0
             .source

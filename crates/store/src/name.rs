@@ -59,8 +59,7 @@ impl LockName {
         self.kind
     }
 
-    /// Returns the name as a text. A name longer than 180 bytes is stored as its beginning and a
-    /// digest.
+    /// Returns the name as a string. A name longer than 180 bytes is stored as its beginning and a digest.
     pub fn as_str(&self) -> &str {
         &self.name
     }

@@ -481,11 +481,12 @@ impl RefreshLayer {
     /// Use it where the handler's response does not say by its headers that it is not worth storing: an empty
     /// search result, an error page with the status 200. The function does not see the body. If the decision
     /// depends on the body, let the handler set a header of its own, and let the function read that. A response
-    /// that is not stored is one visitor's own, as after [`bypass_if`](Self::bypass_if), and the stored page,
-    /// if there is one, is removed. A handler that wants to keep it answers with a status of 500 to 599. As the
-    /// response is there only after the generator has run, the first such request runs the service twice; then
-    /// the service itself answers the requests for the policy's [`cooldown`](crate::Refresh::cooldown). If the
-    /// request alone can decide, use [`bypass_if`](Self::bypass_if), which does not run the service twice.
+    /// that is not stored goes to this visitor only, as after [`bypass_if`](Self::bypass_if). If a page is
+    /// stored already, it is removed. A handler that wants to keep it answers with a status of 500 to 599. The
+    /// function can decide only after the generator has run, so the first such request runs the service twice.
+    /// After that, the service itself answers all requests for as long as the policy's
+    /// [`cooldown`](crate::Refresh::cooldown). If the request alone can decide, use
+    /// [`bypass_if`](Self::bypass_if), which does not run the service twice.
     ///
     /// ```
     /// # fn f(layer: perennial::layer::RefreshLayer) {

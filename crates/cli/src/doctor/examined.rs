@@ -60,7 +60,7 @@ impl<'a> ExaminedDatabase<'a> {
             Dialect::Postgres => Kind::Postgres,
             Dialect::MySql | Dialect::MariaDb | Dialect::Galera => Kind::MySql,
         };
-        // Nothing is made in a database without the tables.
+        // The doctor creates nothing: if the tables are missing, there is no site to check.
         let site = match source.version_of(&mut connection).await? {
             Ok(_) => Some(source.site_as_it_is().await?),
             Err(_) => None,

@@ -46,7 +46,7 @@ impl Statement {
         &self.sql
     }
 
-    /// Returns the statement with another text, which has the same places for arguments.
+    /// Returns the statement with different SQL. The new SQL has to have the same placeholders for arguments.
     pub fn with_text(&self, text: impl FnOnce(&str) -> String) -> Self {
         Self {
             sql: text(&self.sql).into(),

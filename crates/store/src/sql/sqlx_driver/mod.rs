@@ -363,7 +363,7 @@ impl<DB: SqlxKind> Driver for SqlxPool<DB> {
     }
 
     fn connect(&self) -> Option<DriverFuture<'_, Box<dyn PooledConnection>>> {
-        // A database in memory belongs to its connections, so that a new one would see another database.
+        // A database in memory exists only in its connections. A new connection would see another database.
         if DB::ENGINE == Engine::Sqlite && self.file.is_none() {
             return None;
         }
@@ -405,7 +405,7 @@ impl<DB: SqlxKind> PooledConnection for OfPool<DB> {
     fn give_back(mut self: Box<Self>) -> GiveBack {
         let connection = self.0.take();
         match DB::ENGINE {
-            // The thread of the connection does one thing after the other.
+            // The thread of the connection executes one call at a time.
             Engine::Sqlite => {
                 drop(connection);
                 Box::pin(std::future::ready(()))
