@@ -34,8 +34,8 @@ words! {
         /// A URL, key, tag, table prefix or setting cannot be used. The message says what to write instead. Change the
         /// code or the configuration; trying again does not help.
         Invalid => "invalid",
-        /// The database has refused a statement, or its answer cannot be read. The source has the error of the driver.
-        /// Often a right is missing: `perennial doctor` finds that.
+        /// The database has refused a statement, or its answer cannot be read. The source is the driver's error.
+        /// Often a permission is missing: `perennial doctor` finds that.
         Database => "database",
         /// The database cannot be reached: there was no connection in time, or the connection broke. Trying again later
         /// may help. Pages in memory are still served.
@@ -59,7 +59,7 @@ words! {
         /// is made after the cooldown.
         Generator => "generator",
         /// No version may be served, and none was generated within the policy's limits: a generator is still running or
-        /// has just failed, or the site is shutting down. The message says after which time to try again.
+        /// has just failed, or the site is shutting down. The message says when to try again.
         Unavailable => "unavailable",
         /// The work was cancelled, because the runtime is shutting down.
         Cancelled => "cancelled",

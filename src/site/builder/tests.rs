@@ -57,7 +57,7 @@ fn chapter() -> String {
     let locks = [("lease_duration", time(DEFAULT_LEASE))];
     let fixed = [
         (
-            "an unsuccessful response is stored for at most",
+            "a 404, 405, 410 or 414 is stale, unless it says otherwise, after",
             time(MAX_NEGATIVE_INTERVAL),
         ),
         (
