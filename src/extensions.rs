@@ -35,10 +35,10 @@ impl RefreshAfter {
 
 /// Sets the age at which a response expires: from then on it is neither served nor kept.
 ///
-/// A stale page is served while it is regenerated, and for days if its generator fails. That is wrong for a
-/// page which must not outlive something: a private link, an invitation, an offer, a paste that its author has
-/// limited to an hour. From this age on, visitors wait for a new version, and get an error if its generator
-/// fails. The row is removed from the database within an hour after that.
+/// Without this, a stale page is served while it is regenerated, and for days if its generator fails. That is
+/// wrong for a page which must not outlive something: a private link, an invitation, an offer, a paste that its
+/// author has limited to an hour. From this age on, visitors wait for a new version, and get an error if its
+/// generator fails. The row is removed from the database within an hour after that.
 ///
 /// The time counts from when the handler returns. A page expires with the first of its
 /// [parts](crate::Perennial::content) that expires.
@@ -66,8 +66,8 @@ impl ExpireAfter {
 /// The tags of a response: names of the data that it depends on, for
 /// [`invalidate_tag`](crate::Perennial::invalidate_tag).
 ///
-/// A handler returns them beside its page. With a framework other than axum, insert them into the extensions of
-/// the response. The tags of the [layer](crate::layer::RefreshLayer::tag) count as well.
+/// A handler returns them together with its page. With a framework other than axum, insert them into the
+/// extensions of the response. The tags of the [layer](crate::layer::RefreshLayer::tag) count as well.
 ///
 /// ```
 /// use axum::{extract::Path, response::{Html, IntoResponse}};
@@ -78,13 +78,13 @@ impl ExpireAfter {
 /// }
 /// ```
 ///
-/// A page has at most 256 tags and parts. With more of them, any invalidation makes it stale, and a warning says so. A
-/// list of many rows therefore has one tag for all of them, and not one for each.
+/// A page can have up to 256 tags and parts together. With more of them, any invalidation makes it stale, and a
+/// warning says so. A list of many rows should therefore have one tag for all rows, and not one for each.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Tags(pub(crate) Arc<[String]>);
 
 impl Tags {
-    /// Creates a list of one tag or several. A tag may have any length and any characters.
+    /// Creates a list of one or more tags. A tag may have any length and contain any characters.
     ///
     /// ```
     /// # use perennial::Tags;

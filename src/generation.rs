@@ -15,7 +15,7 @@ use crate::cache::parts::{self, RunContext};
 ///
 /// A handler gets it as an extractor of axum, or from the extensions of its request. The closure of
 /// [`content`](crate::Perennial::content) and [`value`](crate::Perennial::value) gets it as its argument. You
-/// can pass it on, also to spawned tasks.
+/// can pass it on, even to spawned tasks.
 ///
 /// ```
 /// use axum::{extract::Path, response::Html};
@@ -91,8 +91,8 @@ impl Generation {
     }
 
     /// Sets the age at which the page or the content is stale, instead of the policy's interval, as
-    /// [`RefreshAfter`](crate::RefreshAfter) does in a response. If it is called several times, the shortest age
-    /// counts.
+    /// [`RefreshAfter`](crate::RefreshAfter) does in a response. If it is called several times, the shortest
+    /// age applies.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
@@ -113,7 +113,7 @@ impl Generation {
 
     /// Sets the time, from now, after which the page or the content is neither served nor kept, as
     /// [`ExpireAfter`](crate::ExpireAfter) does in a response. If it is called several times, the earliest end
-    /// counts.
+    /// applies.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {

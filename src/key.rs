@@ -1,8 +1,8 @@
 //! The key of a resource as a string: the path and the query of its URI in one normal form (RFC 3986 §6.2.2),
 //! so that two spellings of one URI are one page, and `invalidate("/a?b=1")` finds it.
 //!
-//! The most frequent URIs have the normal form already, and are borrowed. Which parts of a request go into
-//! the key is decided by `layer/refresh/keying.rs`.
+//! Most URIs are in the normal form already, and are borrowed. Which parts of a request go into the key is
+//! decided by `layer/refresh/keying.rs`.
 
 use std::borrow::Cow;
 

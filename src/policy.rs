@@ -28,7 +28,7 @@ pub trait Schedule: fmt::Debug + Send + Sync + RefUnwindSafe {
     fn next(&self, after: SystemTime) -> Option<SystemTime>;
 }
 
-/// The policy of a page or of content: when it is stale, and how long each of those who take part waits.
+/// The policy of a page or of content: when it is stale, and how long each party waits.
 ///
 /// A `Duration` is a policy as well, so that most layers need no more than `site.layer(DAY)`.
 ///
@@ -115,9 +115,9 @@ impl Refresh {
     /// Creates a policy for pages that change at known times, such as each morning at six: a version is stale as soon
     /// as such a time has passed since its generation began.
     ///
-    /// Nothing runs at that time. The first request after it regenerates the page, and visitors get the old version
-    /// meanwhile. Times are compared by the database's clock. As with [`every`](Self::every), a 404, 405, 410 or 414
-    /// is stale after a minute at most.
+    /// Nothing runs at that time. The first request after it regenerates the page, and visitors get the old
+    /// version meanwhile. Times are compared with the database's clock. As with [`every`](Self::every), a 404,
+    /// 405, 410 or 414 is stale after a minute at most.
     ///
     /// ```
     /// use std::time::{Duration, SystemTime};
@@ -149,8 +149,8 @@ impl Refresh {
     ///
     /// - The lifetime is `s-maxage`, `max-age` or `Expires` (RFC 9111 §4.2), minus the response's `Age`. `jitter`,
     ///   `stale_while_revalidate` and `stale_if_error` of the policy have no effect on such a response.
-    /// - A valid `CDN-Cache-Control` replaces `Cache-Control` and `Expires`, also when it is about whether the
-    ///   response may be stored (RFC 9213 §2.2).
+    /// - A valid `CDN-Cache-Control` replaces `Cache-Control` and `Expires`, including on the question whether
+    ///   the response may be stored (RFC 9213 §2.2).
     /// - When the lifetime is over, the old version is served only for as long as the directive
     ///   `stale-while-revalidate` or `stale-if-error` says (RFC 5861). Without these directives, visitors wait for
     ///   the new version.
@@ -179,8 +179,8 @@ impl Refresh {
         self
     }
 
-    /// Lets nobody wait for a regeneration while there is an old version: sets [`leader_wait`](Self::leader_wait) to
-    /// zero. This is `stale-while-revalidate` as RFC 5861 §3 has it.
+    /// Makes no visitor wait for a regeneration while there is an old version: sets
+    /// [`leader_wait`](Self::leader_wait) to zero. This is `stale-while-revalidate` as RFC 5861 §3 has it.
     ///
     /// ```
     /// # use perennial::{DAY, Refresh};
@@ -248,8 +248,8 @@ impl Refresh {
         self
     }
 
-    /// Sets the pause after a failure, in which no process tries again. Default: the interval, but at least 3 s and
-    /// at most 30 s.
+    /// Sets for how long after a failure no process tries again. Default: the interval, but at least 3 s and at
+    /// most 30 s.
     ///
     /// If there is no version that may be served, the pause is a second, and doubles with each failure until it is as
     /// long as the cooldown.
@@ -272,7 +272,7 @@ impl Refresh {
         self
     }
 
-    /// Sets for how long after the end of its interval a stale version may be served while one request
+    /// Sets how long a stale version may still be served after its interval has ended, while one request
     /// regenerates the page (RFC 5861 §3). After that time visitors wait for the new version, as they wait for
     /// a first one. Default: no limit.
     ///
@@ -302,8 +302,8 @@ impl Refresh {
         self
     }
 
-    /// Keeps a page fresh for its own interval, even if one of its [parts](crate::Perennial::content) becomes stale
-    /// by its age. Default: the page is stale as soon as one of its parts is.
+    /// Keeps a page fresh for its own interval, even if one of its [parts](crate::Perennial::content) becomes
+    /// stale because of its age. Default: the page is stale as soon as one of its parts is.
     ///
     /// An invalidation of a part always makes the page stale, and a page that was generated with a stale part is
     /// stale after 3 s.
@@ -319,10 +319,10 @@ impl Refresh {
     }
 
     /// Spreads the regenerations of pages that were generated at the same time: the interval of each key is
-    /// shortened by up to this fraction. For one key, it is always the same part. Default: 0.
+    /// shortened by up to this fraction. A given key is always shortened by the same part. Default: 0.
     ///
-    /// With a [schedule](Self::on_schedule), each page becomes stale later instead, by a part of the time until
-    /// the next occurrence.
+    /// With a [schedule](Self::on_schedule), each page becomes stale later instead, by up to this fraction of
+    /// the time until the next occurrence.
     ///
     /// ```
     /// # use perennial::{DAY, Refresh};

@@ -1,7 +1,8 @@
 //! The author of a change, for read-your-writes further down the call stack. Code that runs in the visitor's
 //! own task (the function of a hole, or a handler whose response is not stored) may ask for
 //! [content](crate::Perennial::content), and then gets content that shows the author's change. Content that a
-//! generator asks for is for everybody. A generator runs in a task of its own, in which this is not set.
+//! generator asks for is for everybody. A generator runs in a task of its own, in which the author is not
+//! known.
 
 use perennial_store::Epoch;
 

@@ -104,8 +104,8 @@ async fn compress_now(
     };
     let plain = content.body().len();
     let encoded = task::spawn_blocking(move || Encoded::of(&content, holes.as_deref()));
-    // If the encoder has panicked, nothing of it is kept. Perennial remembers that the page has no compressed
-    // form, because another attempt would panic again.
+    // If the encoder has panicked, none of its output is kept. Perennial remembers that the page has no
+    // compressed form, because another attempt would panic again.
     let encoded = encoded.await.unwrap_or_default();
     let (br, gzip) = match &encoded {
         Encoded::Whole(codings) => {

@@ -39,7 +39,7 @@ pub struct PastVersion {
     /// True if the content differs from the previous version's. False if it was the same, so that only its age
     /// was reset.
     pub changed: bool,
-    /// The [label](crate::locks::Locks::label) of the process: by default its host and number.
+    /// The [label](crate::locks::Locks::label) of the process: by default its host name and its process ID.
     pub process: String,
 }
 

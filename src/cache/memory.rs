@@ -1,4 +1,4 @@
-//! The memory tier: the [entries](CacheEntry) of this process, within a limit of bytes.
+//! The memory tier: the [entries](CacheEntry) of this process, within a limit in bytes.
 //!
 //! Invariant: no code of the application runs under the lock of a shard. Evicted keys are reported, and
 //! evicted values dropped, only after that lock is free, because a subscriber of the log and the `Drop` of a

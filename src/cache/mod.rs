@@ -1,4 +1,4 @@
-//! The stored and cached content of a site: the way of a request from a lookup in memory to its answer.
+//! The stored and cached content of a site: a request's path from a lookup in memory to its answer.
 //!
 //! [`Cache`] joins the components for [`site`](crate::site) and [`layer`](crate::layer). Each component owns
 //! its state, and uses only those below it, as `tests/structure.rs` checks by this table:
@@ -9,7 +9,7 @@
 //! | [`listing`] (read only) | – | invalidation, memory, missed |
 //! | [`regeneration`] | the running regenerations and their permits | compressor, invalidation, memory, missed, parts, peer_leases |
 //! | [`compressor`] | the turn to compress | memory |
-//! | [`invalidation`] | the timeline of the sync, the outbox's rows to do again | housekeeping, invalidation_list, missed, peer_leases |
+//! | [`invalidation`] | the timeline of the sync, the outbox's rows that have to be retried | housekeeping, invalidation_list, missed, peer_leases |
 //! | [`housekeeping`] | when to prune and to check the capacity | – |
 //! | [`missed`] | pages that have changed without an invalidation: a regeneration adds them, and the sync judges them | – |
 //! | [`memory`] | the entries | thread_copies |

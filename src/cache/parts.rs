@@ -1,14 +1,14 @@
 //! The parts of generated content: calls for other content and pages of inner layers, whose keys, tags and
 //! freshness the content inherits.
 //!
-//! A [`RunContext`] is one run of a generator, as everything that runs inside of it sees it. A task-local finds
-//! it. If a middleware hands the request over to another task, the context is found in the request's
-//! extensions.
+//! A [`RunContext`] is one run of a generator, as it is seen by everything that runs inside of it. It is found
+//! through a task-local variable. If a middleware hands the request over to another task, the context is found
+//! in the request's extensions.
 //!
 //! Invariants: a generator never waits for itself, directly or through others ([`Chain`]). A part that it
 //! generates runs on the generator's own permit, because all other permits may belong to generators that wait
-//! for parts, too. And content never has a later epoch than its parts ([`Inherited::limit_epoch`]), or an
-//! invalidation that applies to a part would not apply to the content.
+//! for parts, too. And content never has a later epoch than its parts ([`Inherited::limit_epoch`]); otherwise
+//! an invalidation that applies to a part would not apply to the content.
 
 use std::{
     collections::BTreeSet,

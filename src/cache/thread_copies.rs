@@ -6,7 +6,7 @@
 //! a page that one thread has served often is copied as a whole, and the thread then writes only to its own
 //! memory. Record 0025 has the figures.
 //!
-//! Invariant: a copy is used only while nothing of its [group](Changes) of keys has changed in the memory tier
+//! Invariant: a copy is used only while nothing in its [group](Changes) of keys has changed in the memory tier
 //! since before the copy was made. So a copy is never older than what the tier returns.
 
 use std::{

@@ -37,7 +37,7 @@ pub struct Stats {
     pub store_capacity: Option<u64>,
     /// How many keys had to leave memory to make room for others.
     pub memory_evictions: u64,
-    /// The pages that were found [changed although nobody had invalidated
+    /// How many pages were found [changed although nobody had invalidated
     /// them](crate::event::Event::MissedInvalidation).
     pub missed_invalidations: u64,
     /// Whether the database answers. The value becomes false at the first failure of a call. It becomes true

@@ -1,7 +1,7 @@
 //! The one path of events: they are counted first, then logged, and then sent to subscribers.
 //!
-//! Invariant: an event is emitted while no lock of Perennial's is held, because its subscriber may call the
-//! site. A debug build panics where that is not so (`ordered.rs`).
+//! Invariant: an event is emitted only while none of Perennial's locks is held, because its subscriber may call
+//! the site. A debug build panics where that is not so (`ordered.rs`).
 
 use std::{
     future::poll_fn,

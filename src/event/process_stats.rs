@@ -26,7 +26,7 @@ pub struct ProcessStats {
     /// How long the process had been sharing its figures when it wrote these.
     #[serde(rename = "up_for_s", serialize_with = "seconds")]
     pub up_for: Duration,
-    /// The time of the figures, by the database's clock.
+    /// The time at which the figures were recorded, by the database's clock.
     #[serde(serialize_with = "unix_time")]
     pub noted_at: SystemTime,
     /// How long ago the figures were written: ten seconds at most while the process runs and reaches the database.

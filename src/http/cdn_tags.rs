@@ -22,7 +22,7 @@ pub enum CdnTags {
 }
 
 impl CdnTags {
-    /// Returns a tag in the form in which the header has it, which is also the form for the network's purge API:
+    /// Returns a tag as it appears in the header, which is also the form for the network's purge API:
     /// characters that separate tags, and those that no header may have, are percent-encoded.
     ///
     /// ```

@@ -1,4 +1,4 @@
-//! Content codings (RFC 9110 §8.4.1), as far as a cache needs them that does not compress by itself: which
+//! Content codings (RFC 9110 §8.4.1), as far as they matter to a cache that does not itself compress: which
 //! requests accept a coding, and for which media types the application's compression layers usually use one.
 
 use http::{HeaderMap, header};
@@ -28,7 +28,7 @@ pub(crate) fn member(member: &[u8]) -> Option<(&[u8], u16)> {
     let [b'q' | b'Q', b'=', value @ ..] = weight.trim_ascii() else {
         return None;
     };
-    // §12.4.2: up to three decimals, from 0 to 1.
+    // §12.4.2: up to three decimal places, from 0 to 1.
     let decimals = match value {
         [_] => &[],
         [_, b'.', decimals @ ..] if decimals.len() <= 3 => decimals,

@@ -194,7 +194,7 @@ fn names(
         if text == tag && !is_tag(tag) {
             return true;
         }
-        // A malformed rest of a line names no tag.
+        // If the rest of a line is malformed, it names no tag.
         while let Some((first, more)) = first_tag(rest) {
             if matches(first, tag) {
                 return true;

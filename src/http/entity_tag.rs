@@ -58,7 +58,7 @@ const MARK: &[u8] = b"\"p-";
 /// when it is served.
 pub(crate) fn generate(response: &Response<Bytes>, added: &[HeaderName]) -> HeaderValue {
     let mut digest = Sha256::new();
-    // The length of each text, and the number of texts in each list, precede them, so that two different
+    // Each string is preceded by its length, and each list by the number of its strings, so that two different
     // responses never make the same sequence of bytes.
     let mut add = |bytes: &[u8]| {
         digest.update((bytes.len() as u64).to_be_bytes());

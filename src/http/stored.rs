@@ -106,8 +106,8 @@ pub(crate) fn validate(response: &mut Response<Bytes>, added: &[HeaderName]) {
     let is_ok = response.status() == StatusCode::OK;
     let headers = response.headers_mut();
     let kind = media_type(headers);
-    // Nobody resumes the download of a text or seeks in one, and for a client that accepts a coding its tag is
-    // weak. Ranges that are asked for nevertheless are answered.
+    // Nobody resumes the download of a text or seeks in one, and a client that accepts a coding gets only a
+    // weak tag. Ranges that are asked for nevertheless are answered.
     if is_ok && !is_text(&kind) {
         let bytes = HeaderValue::from_static("bytes");
         headers.entry(header::ACCEPT_RANGES).or_insert(bytes);

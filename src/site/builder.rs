@@ -105,10 +105,10 @@ impl Builder {
     /// let builder = Perennial::builder().store_capacity(10 << 30);
     /// ```
     ///
-    /// Each page counts with its body, headers, tags and key, and 2 KiB more. If the capacity is exceeded, a request
-    /// removes pages once a minute, and the log says so. They are removed in this order: stale pages that were
-    /// generated once, and stale 404s and their like; other stale pages, beginning with those that have been stale
-    /// for longest; and fresh pages.
+    /// Each page counts as the size of its body, headers, tags and key, plus 2 KiB. If the capacity is
+    /// exceeded, a request removes pages once a minute, and the log says so. They are removed in this order:
+    /// stale pages that were generated once, and stale 404s and the like; other stale pages, beginning with
+    /// those that have been stale for longest; and fresh pages.
     pub fn store_capacity(mut self, bytes: u64) -> Self {
         self.settings.store_capacity = (bytes < u64::MAX).then_some(bytes);
         self
@@ -150,8 +150,8 @@ impl Builder {
         self
     }
 
-    /// Leaves the header `Cache-Status` (RFC 9211) out of responses, for sites that do not want to tell their
-    /// visitors. Default: each response has it.
+    /// Leaves the header `Cache-Status` (RFC 9211) out of responses, for sites that do not want to reveal how a
+    /// response was served. Default: each response has it.
     ///
     /// ```
     /// # use perennial::Perennial;
@@ -175,8 +175,8 @@ impl Builder {
     }
 
     /// Sets the [revision](Self::revision) to a digest of the program's file, so that each new build is a new
-    /// revision. Reading the file of a release build takes a few tenths of a second. The file of a debug build
-    /// has hundreds of megabytes and takes seconds, so do not use this in tests.
+    /// revision. Reading the file of a release build takes a few tenths of a second. The executable of a debug
+    /// build is hundreds of megabytes in size and takes seconds, so do not use this in tests.
     ///
     /// ```
     /// # use perennial::Perennial;
@@ -190,7 +190,7 @@ impl Builder {
     /// Names the version of the site's code, such as `env!("CARGO_PKG_VERSION")`. Default: none.
     ///
     /// When a process with a new revision serves its first request, everything that is stored becomes stale,
-    /// once. A revision counts as new if it differs from that of the process which announced one before. So new
+    /// once. A revision counts as new if it differs from the last one that a process has announced. So new
     /// templates reach visitors after a deploy, and the old ones after a rollback. During a rolling deploy,
     /// processes of the old revision serve the pages that the new ones have generated.
     ///
@@ -235,8 +235,8 @@ impl Builder {
         self
     }
 
-    /// Lets PostgreSQL notify this process of invalidations (LISTEN and NOTIFY), so that it knows them after some 50
-    /// ms instead of a second. Default: off.
+    /// Lets PostgreSQL notify this process of invalidations (LISTEN and NOTIFY), so that it learns of them
+    /// within some 50 ms instead of a second. Default: off.
     ///
     /// This takes one connection of the pool for good, and does not work through a pooler in transaction mode. With
     /// another kind of database, or with a pool of one connection, opening the site is an error.
@@ -300,7 +300,7 @@ impl Builder {
     /// After an invalidation by an [`InvalidateLayer`](crate::layer::InvalidateLayer), or by the handler inside
     /// of one, the response sets a cookie for ten seconds (`HttpOnly`, `SameSite=Lax`). Its name is
     /// `perennial-epoch-` followed by a number for the site and a number for the process. A request with such
-    /// cookies waits until its process knows the invalidations of the other processes, and then for the new
+    /// cookies waits until its process has learned of the other processes' invalidations, and then for the new
     /// version. If another request is already generating that version, the wait ends after
     /// [`follower_wait`](crate::Refresh::follower_wait). While a page is in a cooldown, its author gets the
     /// same version as everybody else. Call this in each process of the site.
@@ -320,9 +320,9 @@ impl Builder {
     /// creating or upgrading them. The error is a [`Schema`](crate::ErrorKind::Schema) and says what to do.
     /// Default: opening creates and upgrades them.
     ///
-    /// Use it where migrations are a step of their own, by a role with more rights than the application's. That step
-    /// calls [`create_tables`](Self::create_tables), or runs the statements of [`ddl`](Self::ddl), which `perennial
-    /// ddl` prints as well.
+    /// Use it if migrations are a separate step, which is run by a role with more rights than the
+    /// application's. That step calls [`create_tables`](Self::create_tables), or runs the statements of
+    /// [`ddl`](Self::ddl), which `perennial ddl` prints as well.
     ///
     /// ```no_run
     /// # #[cfg(feature = "sqlite")]
@@ -501,8 +501,9 @@ impl Builder {
         Ok(site)
     }
 
-    /// Returns the statements that make the tables. The scheme of the URL, such as `postgres://`, says for
-    /// which kind of database. After that, the site's role needs SELECT, INSERT, UPDATE and DELETE.
+    /// Returns the statements that make the tables. The scheme of the URL, such as `postgres://`, determines
+    /// for which kind of database they are written. After that, the site's role needs SELECT, INSERT, UPDATE
+    /// and DELETE.
     ///
     /// ```
     /// # #[cfg(feature = "sqlite")]

@@ -121,7 +121,7 @@ impl Perennial {
     /// }`.
     ///
     /// When a handler that generates a page calls this (and not a task that the handler has spawned), the
-    /// content becomes a *part* of the page: the page takes over the part's key and
+    /// content becomes a *part* of the page: the page inherits the part's key and
     /// [tags](crate::Generation::tag), and becomes stale together with the part, unless
     /// [`Refresh::outlives_parts`] says otherwise.
     ///
@@ -137,7 +137,7 @@ impl Perennial {
     ///
     /// [`Invalid`](crate::ErrorKind::Invalid): the key is empty, begins with `/` or is longer than 4 KiB, or
     /// the call comes from the generator of this very content, which would wait for itself. The other errors
-    /// come only if there is no version that may be served. [`Generator`](crate::ErrorKind::Generator) means
+    /// occur only if there is no version that may be served. [`Generator`](crate::ErrorKind::Generator) means
     /// that the generator has failed, panicked or timed out, or that its content is larger than
     /// [`Builder::max_body`](crate::Builder::max_body). [`Unavailable`](crate::ErrorKind::Unavailable) means
     /// that another call has been generating for too long, or that the content is in a cooldown.
@@ -199,8 +199,8 @@ impl Perennial {
     /// Returns a generated value of a Rust type, as [`content`](Self::content) does. The database stores
     /// JSON; memory keeps the decoded value.
     ///
-    /// A stored value that cannot be decoded, as the type has changed, counts as missing, with a
-    /// warning. A change of meaning needs another key, such as `top-10/2`.
+    /// A stored value that cannot be decoded because its type has changed counts as missing, with a warning. A
+    /// change of meaning needs another key, such as `top-10/2`.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {

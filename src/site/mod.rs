@@ -89,9 +89,10 @@ impl Perennial {
     /// Uses the application's own pool, and makes or upgrades Perennial's tables. The pool is a `SqlitePool`,
     /// `PgPool` or `MySqlPool` of sqlx 0.9, or a pool of another [driver](crate::driver).
     ///
-    /// The settings of the pool are the application's, and stay. For SQLite, choose the WAL mode
-    /// (`SqliteConnectOptions::journal_mode`), in which readers do not wait for a writer, and leave the busy timeout at its
-    /// five seconds. The [statement timeout](Builder::statement_timeout) also holds for the wait for a connection.
+    /// The pool keeps the settings that the application has given it. For SQLite, choose the WAL mode
+    /// (`SqliteConnectOptions::journal_mode`), in which readers do not wait for a writer, and leave the busy
+    /// timeout at its five seconds. The [statement timeout](Builder::statement_timeout) also applies to the
+    /// wait for a connection.
     ///
     /// ```
     /// # #[cfg(feature = "sqlite")]
@@ -158,10 +159,10 @@ impl Perennial {
     }
 
     /// Returns a layer like [`invalidate_on_success`](Self::invalidate_on_success), with one difference: the
-    /// response itself names the tags to invalidate, by [`Tags`].
+    /// response itself names the tags to invalidate, with [`Tags`].
     ///
-    /// A handler that invalidates by itself, for instance by [`invalidate_in`](Self::invalidate_in), does not
-    /// have to return any tags. The layer sees that invalidation as well, so that
+    /// A handler that does the invalidation itself, for instance by [`invalidate_in`](Self::invalidate_in),
+    /// does not have to return any tags. The layer sees that invalidation as well, so that
     /// [`read_own_writes`](Builder::read_own_writes) works.
     ///
     /// ```
@@ -186,11 +187,11 @@ impl Perennial {
     /// The key of a route's page is its path and, after `?`, the parameters of the query that are [part of the
     /// key](crate::Key), in any order and percent-encoding. The key of [content](Self::content) is the `key` of
     /// that call. All variants of the key are invalidated: those that differ in headers, in the host, or in the
-    /// path under which their router is nested. It is no error if the key is not stored.
+    /// path under which their router is nested. It is not an error if the key is not stored.
     ///
-    /// This process knows the invalidation when the call returns; the others know it [a second
-    /// later](crate::guide::invalidation#who-sees-the-change-when). A page that is being generated
-    /// meanwhile is stored as stale. A cooldown continues.
+    /// This process knows of the invalidation when the call returns; the others know it [a second
+    /// later](crate::guide::invalidation#who-sees-the-change-when). A page that is being generated meanwhile is
+    /// stored as stale. A cooldown continues.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
@@ -211,7 +212,7 @@ impl Perennial {
             .map(drop)
     }
 
-    /// Makes all resources stale whose keys begin with `prefix`, as [`invalidate`](Self::invalidate)
+    /// Makes all those resources stale whose keys begin with `prefix`, as [`invalidate`](Self::invalidate)
     /// does. The empty prefix means everything.
     ///
     /// ```
@@ -253,9 +254,9 @@ impl Perennial {
             .map(drop)
     }
 
-    /// Makes all resources stale that have a tag which begins with `prefix`, as
+    /// Makes all those resources stale that have a tag beginning with `prefix`, as
     /// [`invalidate`](Self::invalidate) does. Use it after a change of many rows if each row has a tag of its
-    /// own, such as `product-7`. An empty prefix stands for every resource that has a tag.
+    /// own, such as `product-7`. An empty prefix matches every resource that has a tag.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
@@ -276,7 +277,8 @@ impl Perennial {
 
     /// Removes the resource of a key and its variants from the database and from all processes. They learn of a
     /// purge in the same way as of an [invalidation](Self::invalidate). The next visitors wait, as for a first
-    /// version. A version that is being generated meanwhile is not published. A cooldown ends.
+    /// version. A version that is being generated meanwhile is not published. A purge also ends the cooldown of
+    /// the key.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
@@ -352,9 +354,9 @@ impl Perennial {
             .await
     }
 
-    /// Waits until this process knows all invalidations that any process has stored or committed, including those
-    /// that triggers of the database have written. It costs one statement. Use it in tests, and where a program must
-    /// not serve what was true a second ago.
+    /// Waits until this process knows of all invalidations that any process has stored or committed, including
+    /// those that triggers of the database have written. It costs one statement. Use it in tests, and where a
+    /// program must not serve data that may be a second out of date.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
@@ -469,8 +471,9 @@ impl Perennial {
         self.cache.missed_invalidations()
     }
 
-    /// Records the numbers of requests, memory and running regenerations as metrics. Call it before each scrape: all
-    /// other metrics are recorded as they happen. It sends no statement.
+    /// Records the number of requests, the use of memory and the running regenerations as metrics. Call it
+    /// before each scrape: all other metrics are recorded as they happen. It sends no statement to the
+    /// database.
     ///
     /// ```
     /// # fn f(site: perennial::Perennial) {
@@ -522,7 +525,7 @@ impl Perennial {
         self.cache.listing.latest(limit).await
     }
 
-    /// Returns the entry of this key, as [`entries`](Self::entries) lists it.
+    /// Returns the entry for this key, as [`entries`](Self::entries) lists it.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
@@ -539,7 +542,7 @@ impl Perennial {
         self.cache.listing.entry(&key::canonical(key)).await
     }
 
-    /// Returns the stored response of this key, as generated, if there is one.
+    /// Returns the stored response for this key, as generated, if there is one.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
@@ -571,8 +574,8 @@ impl Perennial {
     /// after the server has drained. Requests that come later are still answered from memory.
     ///
     /// The call waits for a regeneration at most for the policy's
-    /// [`generator_timeout`](Refresh::generator_timeout) plus 15 s plus five statement timeouts. An idempotent
-    /// request has no limit: put a timeout inside its layer, or around `shutdown`.
+    /// [`generator_timeout`](Refresh::generator_timeout) plus 15 s plus five statement timeouts. A request
+    /// under an idempotency layer has no limit: put a timeout inside that layer, or around `shutdown`.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial, app: axum::Router, listener: tokio::net::TcpListener) -> std::io::Result<()> {

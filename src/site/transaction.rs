@@ -22,8 +22,8 @@ impl Perennial {
     /// # Ok(()) }
     /// ```
     ///
-    /// Call [`committed`](PendingInvalidation::committed) after the commit: then this process knows the invalidation
-    /// at once. Without that call, the next sync of any process applies it, within a second.
+    /// Call [`committed`](PendingInvalidation::committed) after the commit: then this process knows of the
+    /// invalidation at once. Without that call, the next sync of any process applies it, within a second.
     ///
     /// # Errors
     ///
@@ -86,15 +86,15 @@ impl Perennial {
     ///
     /// # Errors
     ///
-    /// [`Invalid`](crate::ErrorKind::Invalid): a tag cannot be used, there are more than 10,000, or the
-    /// site is open in memory.
+    /// [`Invalid`](crate::ErrorKind::Invalid): a tag cannot be used, there are more than 10,000, or the site
+    /// was opened in memory, without a database.
     pub fn invalidation_sql(&self, tags: impl IntoNames) -> Result<InvalidationSql, Error> {
         let tags = tags.into_names();
         self.sql_of(tags.iter().map(|tag| Target::Tag(tag).name()))
     }
 
-    /// Returns the statement that purges all resources with these tags: as
-    /// [`invalidation_sql`](Self::invalidation_sql), but afterwards they are no longer served.
+    /// Returns the statement that purges all resources with these tags. It works like
+    /// [`invalidation_sql`](Self::invalidation_sql), but the resources are no longer served afterwards.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
@@ -171,7 +171,7 @@ impl InvalidationSql {
         &self.sql
     }
 
-    /// The texts for the placeholders, in their order.
+    /// The strings for the placeholders, in their order.
     pub fn values(&self) -> &[String] {
         &self.values
     }
@@ -202,7 +202,7 @@ pub struct PendingInvalidation {
 }
 
 impl PendingInvalidation {
-    /// Applies the invalidation after the commit: this process knows it when the call returns.
+    /// Applies the invalidation after the commit: this process knows of it when the call returns.
     ///
     /// # Errors
     ///

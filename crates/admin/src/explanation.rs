@@ -63,7 +63,7 @@ pub fn reason(explanation: &Explanation) -> String {
     sentences.join(" ")
 }
 
-/// Returns what to change if another answer was expected, in sentences.
+/// Returns sentences that say what to change if another answer was expected.
 pub fn remedy(explanation: &Explanation) -> &'static str {
     let served = match (&explanation.cooldown, explanation.served) {
         (Some(_), Served::Stale) => Served::Failed,

@@ -1,6 +1,6 @@
-//! The state of a [`perennial`] site for its operators: a [report](Report) as data, and a status
-//! page, an axum router to nest in the application. Operators see checks, entries with their
-//! history, and locks; they can regenerate, invalidate and purge entries, and break locks.
+//! The state of a [`perennial`] site for its operators: a [report](Report) as data, and a status page (an axum
+//! router to nest in the application). Operators see checks, entries with their history, and locks; they can
+//! regenerate, invalidate and purge entries, and break locks.
 //!
 //! ```
 //! use axum::{Router, http::request::Parts};
@@ -26,11 +26,11 @@
 //!
 //! - Each page and each action checks whether the user has access. Only POST changes anything, and a POST from
 //!   another origin is refused (tower-http's `CsrfLayer`): a proxy in front has to keep the `Host` header.
-//! - An action on one entry or lock is refused if the entry or the lock has changed since the operator saw it,
-//!   which its fence shows. Actions are logged at INFO with the target `perennial_admin` and the user's name.
+//! - An action on one entry or lock is refused if the entry or the lock has changed since the operator saw it.
+//!   Its fence shows that. Actions are logged at INFO with the target `perennial_admin` and the user's name.
 //!
-//! A process with a status page [shares its figures](perennial::Perennial::share_stats), so that each page shows all
-//! processes that have one. The others share theirs by `site.share_stats()`.
+//! A process with a status page [shares its figures](perennial::Perennial::share_stats), so that each page
+//! shows all processes that have one. The other processes share theirs by calling `site.share_stats()`.
 //!
 //! The feature `page` is on by default. Without it, the crate consists of the report and of the [texts of
 //! explanations](reason), and does not need axum.

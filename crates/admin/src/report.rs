@@ -42,7 +42,7 @@ pub struct Report {
     /// How many of the pages are older than their interval. A page that was invalidated counts only when its interval
     /// is over.
     pub stale: u64,
-    /// How many bytes the pages take, with their headers and metadata.
+    /// How many bytes the pages take up, including their headers and metadata.
     pub bytes: u64,
     /// How many bytes of the store's capacity the pages take: `bytes`, and 2 KiB more for each page.
     pub stored_bytes: u64,
@@ -149,7 +149,7 @@ impl Verdict {
 }
 
 impl Report {
-    /// Reads the report. If that fails, the report is empty, and has a check that says so.
+    /// Reads the report. If that fails, the report is empty, except for a check that says so.
     pub async fn of(site: &Perennial) -> Self {
         Self::read(site).await.unwrap_or_else(|error| {
             tracing::error!(target: "perennial_admin", error = format!("{error:#}"), "the database fails");
@@ -267,7 +267,7 @@ pub fn time(time: Duration) -> String {
     }
 }
 
-/// Returns what code a process runs, in words.
+/// Describes in words which version of the code a process runs.
 #[doc(hidden)]
 pub fn runs(process: &ProcessStats) -> String {
     match &process.revision {

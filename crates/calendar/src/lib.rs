@@ -36,7 +36,7 @@ const YEAR: Duration = Duration::from_hours(365 * 24);
 
 /// The times at which content becomes stale, for [`Refresh::on_schedule`](perennial::Refresh::on_schedule).
 ///
-/// The time zone is a name of the IANA database. When a change of the clocks skips a time of day, the
+/// The time zone is a name from the IANA database. When a change of the clocks skips a time of day, the
 /// occurrence is moved by the length of the change (02:30 becomes 03:30). When a time of day comes twice, the
 /// first one counts. Neither applies to a cron expression whose hour begins with `*`.
 pub struct Calendar {
@@ -94,7 +94,8 @@ impl Calendar {
     ///
     /// # Errors
     ///
-    /// The errors of [`daily`](Self::daily); the day is not from 1 to 31.
+    /// The errors of [`daily`](Self::daily), and [`Invalid`](perennial::ErrorKind::Invalid) if the day is not
+    /// from 1 to 31.
     pub fn monthly(day: u8, time: &str, zone: &str) -> Result<Self, Error> {
         let time = minute_and_hour(time)?;
         match day {

@@ -44,7 +44,7 @@ pub(crate) async fn invalidate(site: &Perennial, target: &Target, consent: &Cons
         print::line(&print::text(&format!("Would invalidate {what}.")));
         return Ok(());
     }
-    // By the time of the invalidation, a tag or a prefix may stand for more entries than now.
+    // By the time of the invalidation, a tag or a prefix may match more entries than it does now.
     if !consent.yes && target.key.is_none() {
         print::ask(&format!("Invalidate {what}? (y/N)"), "y", "--yes")?;
     }

@@ -55,8 +55,8 @@ impl KeepOptions {
         let mut others = Vec::new();
         let ignored = ignored_signals();
         for kind in PASSED_ON {
-            // The command inherits the signals that were ignored when `perennial run` was started, so they are
-            // not passed on.
+            // Signals that were ignored when `perennial run` was started are ignored by the command, too, so
+            // they are not passed on.
             if !ignored.contains(kind()) {
                 others.push(signal(kind()).map_err(failed)?);
             }

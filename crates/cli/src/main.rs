@@ -1,4 +1,4 @@
-//! The command line of Perennial. It works on a site's database, also while the processes of the site are
+//! The command line of Perennial. It works on a site's database, even while the processes of the site are
 //! running.
 
 mod change;

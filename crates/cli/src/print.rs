@@ -1,4 +1,4 @@
-//! Output: tables for people, JSON for programs. If a text from the database contains characters that a
+//! Output: tables for people, JSON for programs. If a string from the database contains characters that a
 //! terminal interprets, they are escaped. Output is coloured only on a terminal, and only if `NO_COLOR` is not
 //! set.
 
@@ -69,7 +69,7 @@ fn escaped(value: &Value) -> String {
         match c {
             // This line break is part of the JSON's own layout; line breaks inside strings are already escaped.
             '\n' => escaped.push(c),
-            // No such character has more than four digits.
+            // No such character needs more than four hexadecimal digits.
             _ if acts(c) => escaped.push_str(&format!("\\u{:04x}", u32::from(c))),
             _ => escaped.push(c),
         }

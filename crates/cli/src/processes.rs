@@ -33,7 +33,7 @@ impl Processes {
         let mut next = 0;
         while let Some(parent) = found.get(next).copied() {
             let children = stats.iter().filter(|stat| stat.parent == parent);
-            // A process ID may be used again meanwhile, so that the tree of processes seems to have a circle.
+            // A process ID may be used again meanwhile, so that the process tree seems to contain a cycle.
             let new: Vec<_> = children
                 .map(|stat| stat.pid)
                 .filter(|pid| !found.contains(pid))
@@ -82,7 +82,7 @@ impl Processes {
             return;
         }
         let since = Instant::now();
-        // Each round also finds the processes that were started after the round before.
+        // Each round also finds the processes that were started since the previous round.
         while self.signal(Signal::KILL) {
             if since.elapsed() >= KILL_WAIT {
                 print_line(format_args!(

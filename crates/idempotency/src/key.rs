@@ -44,7 +44,7 @@ const WHOLE_DIGITS: usize = 40;
 /// Returns a digest that differs for two different requests with the same key. It begins with a short digest of
 /// each part, which makes it possible to tell the client what differs. The digest of the whole request follows.
 pub(super) fn fingerprint(parts: &Parts, body: &Bytes) -> String {
-    // The URI is that from before nested routers have changed it. The host is read in a way that works for
+    // The URI is the original one, before nested routers changed it. The host is read in a way that works for
     // every version of HTTP.
     let uri = original_uri(parts);
     let host = host(&parts.uri, &parts.headers).unwrap_or_default();

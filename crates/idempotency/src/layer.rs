@@ -28,16 +28,16 @@ const NO_CALLER: &str = "The caller of this request is not known, so its `Idempo
 /// Runs a POST or PATCH once across all processes, however often a client sends it with the same
 /// `Idempotency-Key` (draft-ietf-httpapi-idempotency-key-header-07).
 ///
-/// A repeat gets the stored response, with `Idempotency-Replayed: true`; 409, if the request is
-/// running, its outcome is unknown or its response could not be stored; or 422, if the request
-/// differs. After a 409, 429 or 503 with `Retry-After` it runs again. The
-/// [guide](https://docs.rs/perennial/latest/perennial/guide/idempotency) has all cases. The layer's
-/// own responses have a problem body (RFC 9457).
+/// A repeat gets the stored response, with `Idempotency-Replayed: true`; 409, if the request is running, its
+/// outcome is unknown or its response could not be stored; or 422, if the request differs. If the service
+/// itself has answered with a 409, 429 or 503 and `Retry-After`, a repeat runs it again. The
+/// [guide](https://docs.rs/perennial/latest/perennial/guide/idempotency) has all cases. The layer's own
+/// responses have a problem body (RFC 9457).
 ///
-/// The service runs in a task of its own: a client that disconnects cancels nothing. The outcome is
-/// unknown after a minute without a response ([`unknown_after`](Self::unknown_after)), as when the
-/// process dies or the service panics or returns an error; a later response is stored all the same.
-/// Unknown requests stay for 90 days.
+/// The service runs in a task of its own: a client that disconnects cancels nothing. The outcome is unknown
+/// after a minute without a response ([`unknown_after`](Self::unknown_after)), as when the process dies or the
+/// service panics or returns an error; a later response is stored all the same. Requests whose outcome is
+/// unknown are kept for 90 days.
 ///
 /// Authentication belongs outside, as the layer stores a 401, too. A timeout belongs inside, as no
 /// outer layer cancels a request. Bodies are held in memory, without trailers. A form of the type

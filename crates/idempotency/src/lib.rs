@@ -1,8 +1,8 @@
 //! Runs a POST or PATCH with an `Idempotency-Key` once, and answers each repeat with the stored
 //! response, in services with an SQL database and any number of processes.
 //!
-//! The features `sqlite`, `postgres` and `mysql` take the pools of one database each. The feature `axum` is on
-//! by default; with it, the layer knows the whole path of a request behind nested routers:
+//! Each of the features `sqlite`, `postgres` and `mysql` adds support for one database's pools. The feature
+//! `axum` is on by default; with it, the layer knows the whole path of a request behind nested routers:
 //!
 //! ```toml
 //! [dependencies]
@@ -25,8 +25,8 @@
 //! # }
 //! ```
 //!
-//! [`Locks`] are those of [perennial-jobs](https://docs.rs/perennial-jobs) and of a site, so that one value
-//! serves all of them. For work that is not an HTTP request, see perennial-jobs.
+//! One value of [`Locks`] serves this crate, [perennial-jobs](https://docs.rs/perennial-jobs) and a site. For
+//! work that is not an HTTP request, see perennial-jobs.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]

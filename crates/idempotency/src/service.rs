@@ -557,7 +557,7 @@ mod tests {
             site.charge(Duration::ZERO, &key).await;
             sleep(Duration::from_secs(3600)).await;
         }
-        // Nothing of the first day is left, except for the row of the lock for pruning.
+        // Nothing of the first day is left, except for the row of the pruning lock.
         assert!((24..=26).contains(&rows()), "{}", rows());
         assert_eq!(site.charges.load(SeqCst), 49);
     }

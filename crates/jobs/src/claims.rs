@@ -44,7 +44,7 @@ pub use sql::Value;
 ///
 /// - `lock_id` needs 32 characters. With 36, there is also room for the UUIDs that programs in other languages
 ///   write.
-/// - `id` is an integer, a text, or a type that is returned as UTF-8 text, such as PostgreSQL's UUID.
+/// - `id` is an integer, a string, or of a type that is returned as UTF-8 text, such as PostgreSQL's UUID.
 /// - `locked_until` is the end of the claim, in microseconds since 1970 by the database's clock.
 ///   Without the column, the rows of a crashed worker stay claimed.
 /// - The names of tables and columns consist of letters, digits and `_`. The name of a table may begin with a
@@ -88,8 +88,8 @@ impl Claims {
         self
     }
 
-    /// Lets claims end after this time, so that another worker gets the rows of one that has crashed, and names the
-    /// column in which the end is stored. Default: claims do not end.
+    /// Lets claims end after this time, so that another worker gets the rows of a worker that has crashed.
+    /// `column` is the column in which the end is stored. Default: claims do not end.
     ///
     /// # Panics
     ///
@@ -149,8 +149,8 @@ impl Claims {
     pub async fn claim(&self, limit: u32) -> Result<Claim, Error> {
         match self.try_claim(limit).await? {
             Ok(claim) => Ok(claim),
-            // The connection was closed while it was idle, for example. What the statement may still
-            // claim is released.
+            // The connection was closed while it was idle, for example. Rows that the lost statement may still
+            // claim are released.
             Err(_) => self.try_claim(limit).await?,
         }
     }
@@ -232,9 +232,10 @@ impl fmt::Debug for Claims {
 
 /// Claimed rows; from [`Claims::claim`].
 ///
-/// Work that ends in the same database is done exactly once by [`complete_by_row_in`](Self::complete_by_row_in), in the
-/// transaction that writes the result. Work that ends elsewhere, such as a mail, is done again by the next worker if
-/// this one crashes before [`complete_by_row`](Self::complete_by_row): it is done at least once.
+/// Work whose result is in the same database takes effect exactly once with
+/// [`complete_by_row_in`](Self::complete_by_row_in), in the transaction that writes the result. Work that ends
+/// elsewhere, such as an email, is done again by the next worker if this one crashes before
+/// [`complete_by_row`](Self::complete_by_row): it is done at least once.
 ///
 /// Dropping the claim does nothing: the rows can be claimed again when it expires; without
 /// [`expires`](Claims::expires), never.
@@ -264,10 +265,10 @@ impl Claim {
         Some(after.saturating_sub(self.begun.elapsed()))
     }
 
-    /// Marks all rows as completed, and returns their number, without those that this claim has lost.
+    /// Marks all rows that the claim still holds as completed, and returns their number.
     ///
-    /// The first character of the lock id in such a row is replaced by `-`, so that `lock_id LIKE '-%'` finds what is
-    /// completed.
+    /// The first character of the lock id in a completed row is replaced by `-`, so that `lock_id LIKE '-%'`
+    /// finds what is completed.
     ///
     /// # Errors
     ///
@@ -288,8 +289,8 @@ impl Claim {
     }
 
     /// Marks all rows as completed in the caller's transaction, together with what the work has written: if the
-    /// transaction is committed, both are there, and if not, neither is. Returns the number of rows, without
-    /// those that this claim has lost or completed before. If some are missing, roll back.
+    /// transaction is committed, both are there, and if not, neither is. Returns the number of rows, not
+    /// counting those that this claim has lost or completed before. If some are missing, roll back.
     ///
     /// ```
     /// # #[cfg(feature = "postgres")]
@@ -306,7 +307,8 @@ impl Claim {
     /// # Ok(()) }
     /// ```
     ///
-    /// From the call to the end of the transaction, nobody else can claim the rows, also after the claim's end.
+    /// From the call to the end of the transaction, nobody else can claim the rows, even after the claim has
+    /// ended.
     ///
     /// # Errors
     ///
@@ -361,12 +363,12 @@ impl Claim {
         Ok(self.table.release(&self.lock_id, Some(id)).await? > 0)
     }
 
-    /// Extends the claim to its whole length from now. Returns the number of rows that it still
-    /// has.
+    /// Extends the claim to its full length, counted from now. Returns the number of rows that it still has.
     ///
     /// # Errors
     ///
-    /// The database fails: the claim's end is unchanged.
+    /// The database fails. The end of the claim may or may not have been extended; this process counts on the
+    /// old one.
     pub async fn extend(&mut self) -> Result<u64, Error> {
         let begun = Instant::now();
         let extended = self.table.extend(&self.lock_id).await?;

@@ -13,7 +13,7 @@ use crate::timing::EXCLUSIVE_WAIT;
 
 pub use service::ExclusiveService;
 
-/// Lets the service run once at a time for each name, in all processes together.
+/// Lets the service handle one request at a time for each name, across all processes.
 ///
 /// ```
 /// # use axum::{Router, routing::post};
@@ -26,15 +26,14 @@ pub use service::ExclusiveService;
 /// # }
 /// ```
 ///
-/// The service finds the lease's [`Fence`](crate::Fence) in the request's extensions. The lock is
-/// released when the service has answered, panics or returns an error, or when the client
-/// disconnects. A request that does not get the lock in time gets 409, or 503 if the database
-/// fails, with a problem body (RFC 9457). It names the lock and the [action](Self::action) of the refused request, and not
-/// the holder, whose label names a machine: [`Locks::inspect`] tells an operator who that is.
+/// The service finds the lease's [`Fence`](crate::Fence) in the request's extensions. The lock is released when
+/// the service answers, panics or returns an error, or when the client disconnects. A request that does not get
+/// the lock in time gets 409, or 503 if the database fails, with a problem body (RFC 9457). It names the lock
+/// and the [action](Self::action) of the refused request, and not the holder, whose label names a machine:
+/// [`Locks::inspect`] tells an operator who that is.
 ///
-/// **The name must be the one that the service uses**, not the text of the path: `/albums/7`,
-/// `/albums/07` and `/albums/%37` may be one album. A name takes a row in the database until an hour
-/// after its last use.
+/// **The name must be the one that the service uses**, not the text of the path: `/albums/7`, `/albums/07` and
+/// `/albums/%37` may be one album. A name occupies a row in the database until an hour after its last use.
 ///
 /// The layered service is always ready. The inner service's readiness is awaited under the lock.
 #[derive(Clone)]
@@ -70,7 +69,7 @@ impl ExclusiveLayer {
         self
     }
 
-    /// Describes for people what the route does. A client that is refused reads in the answer what was not
+    /// Describes for people what the route does. The answer to a client that is refused says what was not
     /// begun, and [`Locks::inspect`] shows what the holder of the lock is doing. The first 100 bytes are
     /// stored. Default: none.
     pub fn action(mut self, action: impl Into<String>) -> Self {
@@ -84,8 +83,8 @@ impl ExclusiveLayer {
         self
     }
 
-    /// Cancels the service when the lease is [lost](crate::Lease::lost): its future is dropped at its next `await`,
-    /// and the client gets a 500. Default: the service goes on to its end, and the log has a warning.
+    /// Cancels the service when the lease is [lost](crate::Lease::lost): its future is dropped at its next
+    /// `await`, and the client gets a 500. Default: the service runs to its end, and a warning is logged.
     pub fn cancel_when_lost(mut self) -> Self {
         self.cancels = true;
         self

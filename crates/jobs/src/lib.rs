@@ -9,7 +9,7 @@
 //! | long work under a lock that ends with a database connection | [`SessionLock`] |
 //! | a request that clients may send repeatedly | [perennial-idempotency](https://docs.rs/perennial-idempotency) |
 //!
-//! The features `sqlite`, `postgres` and `mysql` take the pools of one database each:
+//! Each of the features `sqlite`, `postgres` and `mysql` adds support for one database's pools:
 //!
 //! ```toml
 //! [dependencies]
@@ -33,7 +33,7 @@
 //!
 //! The crate is neither a scheduler, nor a queue with priorities or retries. For a job at three o'clock each
 //! night, ask every minute whether the night's [`Once`] has run. If the database is unavailable for a while,
-//! that delays the job, and skips none. The [guide of
+//! that delays the job, but no night is skipped. The [guide of
 //! Perennial](https://docs.rs/perennial/latest/perennial/guide/locks/index.html) has this loop.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]

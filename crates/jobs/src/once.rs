@@ -294,7 +294,7 @@ impl MarkSql {
         &self.sql
     }
 
-    /// The texts for the placeholders, in their order.
+    /// The strings for the placeholders, in order.
     pub fn values(&self) -> &[String] {
         &self.values
     }

@@ -17,17 +17,18 @@ use perennial_store::{
 
 use sql::{SessionLockName, acquire};
 
-/// A lock that is free as soon as its database connection ends: PostgreSQL's advisory locks,
-/// MySQL's and MariaDB's `GET_LOCK`. For long work on a server that the process reaches directly.
+/// A lock that is released as soon as its database connection ends. It uses PostgreSQL's advisory locks, or
+/// `GET_LOCK` of MySQL and MariaDB. Use it for long work, if the process connects to the server directly.
 ///
 /// The lock takes a connection out of the pool, and runs one statement on it every two seconds. If the machine
-/// or the network dies, the server closes the connection after 15 s (PostgreSQL before 14 only when TCP gives
-/// up). Dropping the lock closes its connection. Differences from a [`Lease`](crate::Lease):
+/// or the network dies, the server closes the connection after 15 s (before PostgreSQL 14, only when TCP times
+/// out). Dropping the lock closes its connection. Differences from a [`Lease`](crate::Lease):
 ///
 /// - **No fence.** A holder that has lost the connection can write until [`lost`](Self::lost)
 ///   resolves.
-/// - **No poolers** in transaction mode, whose connection would keep the lock.
-/// - **No Galera or SQLite**: an error. Replicas do not share the lock.
+/// - **No poolers** in transaction mode: the pooler's own connection to the server would keep the lock.
+/// - **No Galera or SQLite**: there, taking the lock is an error. The nodes of a Galera cluster would not share
+///   it.
 /// - **Names** are unique within a database on PostgreSQL, and within the whole server on MySQL and MariaDB.
 ///   PostgreSQL compares only 64 bits of their digests.
 ///
@@ -53,8 +54,8 @@ pub struct SessionLock {
 }
 
 impl SessionLock {
-    /// Takes the lock if it is free, and returns `None` if another connection holds it. `pool` is the application's
-    /// own, or the one of `Perennial::database`.
+    /// Takes the lock if it is free, and returns `None` if another connection holds it. `pool` is the
+    /// application's own, or the one from `Perennial::database`.
     ///
     /// # Errors
     ///
@@ -121,7 +122,7 @@ impl SessionLock {
         self.name.as_str()
     }
 
-    /// Resolves within some seconds after the connection has ended or cannot be reached.
+    /// Resolves within a few seconds after the connection has ended or cannot be reached.
     ///
     /// # Cancel safety
     ///

@@ -16,7 +16,7 @@
 //! ```
 //!
 //! Where Perennial writes in one of the application's transactions, it takes the driver's connection. Wrap it
-//! by [`Connection::new`](crate::Connection::new), or let the driver's crate offer a conversion from its own
+//! with [`Connection::new`](crate::Connection::new), or let the driver's crate offer a conversion from its own
 //! type:
 //!
 //! ```ignore
@@ -73,7 +73,7 @@ pub type DriverFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, DriverError
 /// The future by which a connection goes back to its pool.
 pub type GiveBack = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The kind of a database, which decides on the SQL and on the error codes. Perennial finds out by itself which
+/// The kind of a database, which determines the SQL and the error codes. Perennial finds out by itself which
 /// server it talks to: MySQL or MariaDB, a single server or a node of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -220,13 +220,12 @@ pub enum Argument<'a> {
     Bytes(&'a [u8]),
 }
 
-/// What a text returned: the rows of its last statement, or how many rows that statement has changed.
+/// What the SQL returned: the rows of its last statement, or how many rows that statement has changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rows {
     /// The rows.
     pub rows: Vec<Row>,
-    /// The number of rows that were inserted, updated or deleted. Nobody reads it where the statement returns
-    /// rows.
+    /// The number of rows that were inserted, updated or deleted. It is ignored if the statement returns rows.
     pub changed: u64,
     /// The insert id of MySQL and MariaDB. `None` on other databases, and if it is 0.
     pub insert_id: Option<i64>,
@@ -279,7 +278,7 @@ impl Row {
         }
     }
 
-    /// Returns the bytes of a column, or `None` if it is NULL. The bytes of a text are its UTF-8.
+    /// Returns the bytes of a column, or `None` if it is NULL. For a text, these are its UTF-8 bytes.
     ///
     /// # Errors
     ///
@@ -317,7 +316,7 @@ fn from_hex(digits: &str) -> Option<Vec<u8>> {
     pairs.iter().map(byte).collect()
 }
 
-/// A value of a row. Which of these a column has is the driver's choice: an integer may come as a text, and a
+/// A value of a row. Which of these a column has is the driver's choice: an integer may arrive as text, and
 /// text as bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -348,7 +347,7 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
-    /// Returns the code of these five characters.
+    /// Returns the SQLSTATE that consists of these five characters.
     ///
     /// # Panics
     ///
@@ -444,7 +443,7 @@ impl DriverError {
         matches!(self.kind, Kind::Late)
     }
 
-    /// Returns true if the server accepts no connections or closes this one, and if a file cannot be opened.
+    /// Returns true if the server accepts no connections or closes this one, or if a file cannot be opened.
     pub fn is_unreachable(&self) -> bool {
         match &self.kind {
             Kind::Broken | Kind::Late | Kind::Unreachable => true,

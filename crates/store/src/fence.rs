@@ -1,5 +1,5 @@
 //! The two numbers that order what processes do: the fencing token of a lease, and the epoch of an
-//! invalidation. Each is a type of its own, so that one cannot be passed in the place of the other.
+//! invalidation. Each is a type of its own, so that one cannot be passed in place of the other.
 
 use std::{fmt, num::ParseIntError, str::FromStr};
 

@@ -27,7 +27,7 @@ impl Default for LostReplies {
 }
 
 impl LostReplies {
-    /// Runs `undo` at each time of [`UNDO_AFTER`] until it returns `None`.
+    /// Runs `undo` at each of the times in [`UNDO_AFTER`] until it returns `None`.
     pub fn repeat<F>(&self, undo: impl Fn() -> Option<F> + Send + 'static)
     where
         F: Future<Output: Send> + Send,

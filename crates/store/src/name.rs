@@ -35,7 +35,7 @@ words! {
     }
 }
 
-/// The name of a lock: a text or a list of texts, and the lock's [kind](LockKind).
+/// The name of a lock: a string or a list of strings, and the lock's [kind](LockKind).
 ///
 /// The parts of a list are joined by `/`, with `/` and `%` in a part written as `%2F` and `%25`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -194,15 +194,16 @@ into_names! {
     [T: AsRef<str>, S] &HashSet<T, S>: |names| copied(names);
 }
 
-/// Returns true for control characters, and those that change the direction of text or hide in it.
+/// Returns true for control characters, for characters that change the direction of text, and for invisible
+/// ones.
 pub fn acts(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{feff}' | '\u{200b}'..='\u{200f}')
         || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
 }
 
-/// Returns a text in which characters that would [act](acts) on a terminal are replaced by `\u{…}`. The caller
-/// has to escape it for HTML.
+/// Returns the text with characters that a terminal would [interpret](acts) replaced by `\u{…}`. The caller has
+/// to escape it for HTML.
 pub fn visible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {

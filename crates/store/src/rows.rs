@@ -32,9 +32,9 @@ pub struct Unused {
     /// A lock that nobody holds is removed when this time has passed since it was acquired or, if it has a
     /// cooldown, since the cooldown ended.
     pub released: Duration,
-    /// The same time, for a lock that has no stored entry.
+    /// The same as `released`, for a lock that has no stored entry.
     pub alone: Duration,
-    /// The time since a lock with an owner expired.
+    /// How long after its lease has expired a lock that still has an owner is removed.
     pub expired: Duration,
 }
 
@@ -69,12 +69,12 @@ pub struct NewEntry {
     pub epoch: Epoch,
     pub interval: Duration,
     pub metadata: String,
-    /// The line about this generation, which is put in front of the stored history.
+    /// The line about this generation, to be put in front of the stored history.
     pub history: String,
     /// The shortest time until the entry may be pruned.
     pub retention: Duration,
-    /// False for an entry that is removed early if the store is full, however often it is generated: a 404 and its
-    /// like.
+    /// False for entries that are removed early if the store is full, such as a 404, however often they are
+    /// generated.
     pub lasting: bool,
 }
 
@@ -96,11 +96,11 @@ pub fn stored_size(content: &Response<Bytes>, metadata: &str) -> u64 {
 #[derive(Debug)]
 pub struct StoredEntry {
     pub fence: Fence,
-    /// The time since the publish; zero if the clock was set back.
+    /// The time since the version was published; zero if the clock was set back.
     pub age: Duration,
     /// The time of the publish, in microseconds since 1970.
     pub generated: i64,
-    /// The age is unknown, as the database's clock was set back.
+    /// True if the age is unknown, because the database's clock was set back.
     pub age_unknown: bool,
     pub content: Response<Bytes>,
     pub epoch: Epoch,
@@ -112,7 +112,7 @@ pub struct StoredEntry {
 pub struct EntryRow {
     pub name: String,
     pub fence: Fence,
-    /// The time since the publish; zero if the clock was set back.
+    /// The time since the version was published; zero if the clock was set back.
     pub age: Duration,
     pub age_unknown: bool,
     pub interval: Duration,
@@ -130,8 +130,8 @@ pub struct EntryRow {
 /// from now.
 #[derive(Clone, Copy, Debug)]
 pub struct Evictable {
-    /// True for pages that have replaced an older version. That shows that somebody asked for them again after
-    /// they were first stored.
+    /// True for pages whose current version has replaced an older one. That shows that somebody asked for them
+    /// again after they were first stored.
     pub regenerated: bool,
     /// The begin of the span, excluded.
     pub after: i64,
@@ -139,10 +139,10 @@ pub struct Evictable {
     pub until: i64,
 }
 
-/// The order in which pages are evicted from a full store: group after group, and within a group those first
-/// that have been stale for the longest time. A page that visitors ask for is regenerated soon after it has
-/// become stale. A page that has been stale for long is therefore one that nobody asks for, unless its
-/// regeneration fails. In that case, its lock shows that somebody has tried.
+/// The order in which pages are evicted from a full store: group after group, and within a group, those that
+/// have been stale longest go first. A page that visitors ask for is regenerated soon after it has become
+/// stale. A page that has been stale for long is therefore one that nobody asks for, unless its regeneration
+/// fails. In that case, its lock shows that somebody has tried.
 pub const EVICTION: [Evictable; 4] = [
     Evictable {
         regenerated: false,
@@ -166,13 +166,13 @@ pub const EVICTION: [Evictable; 4] = [
     },
 ];
 
-/// The longest time that may pass, in microseconds, until a page that is in use has been regenerated after it
-/// became stale. A page that has been stale for longer counts as one that nobody visits.
+/// The longest time, in microseconds, from the moment at which a page in use becomes stale to its regeneration.
+/// A page that has been stale for longer counts as one that nobody visits.
 pub const VISITED_AGAIN: i64 = Duration::from_mins(10).as_micros() as i64;
 
 const ALWAYS: i64 = FOREVER.as_micros() as i64;
 
-/// A list of invalidated names. The numbers are those of the column `kind`.
+/// A list of invalidated names. The discriminants are the values of the column `kind`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i64)]
 pub enum NameList {
@@ -208,8 +208,8 @@ impl Counted {
     }
 }
 
-/// What a page takes in the database in addition to its [size](NewEntry::size), approximately: the history, the lock
-/// and the indexes.
+/// The space that a page takes up in the database in addition to its [size](NewEntry::size), approximately: the
+/// history, the lock and the indexes.
 pub const ROW_OVERHEAD: u64 = 2 << 10;
 
 /// The state of a lock in a [`Probed`].
@@ -245,7 +245,7 @@ pub struct Synced {
     pub committed: Vec<OutboxRow>,
 }
 
-/// An invalidation in the outbox, where a transaction of the application has written it.
+/// An invalidation in the outbox, if one of the application's transactions has written it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutboxRow {
     pub id: String,

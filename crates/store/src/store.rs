@@ -146,7 +146,7 @@ impl Store {
         }
     }
 
-    /// Returns true if the database is known to keep requests waiting.
+    /// Returns true if the database is currently not answering requests in time.
     pub fn is_failing(&self) -> bool {
         locked(&self.0.unread).is_some()
     }

@@ -1,4 +1,4 @@
-//! What a store reports: operations, the state of the database, and locks. `Store::notify` writes the line of
+//! What a store reports: operations, the state of the database, and locks. `Store::notify` writes the line in
 //! the log and hands the event to the site, which turns it into a public event and a metric.
 
 use std::time::Duration;

@@ -85,7 +85,7 @@ pub(crate) const DEFAULT_LOCK_WAIT: Duration = Duration::from_secs(10);
 pub const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The retention of a page that is stored while its layer has more keys than its limit allows. A lock without a
-/// stored page is kept for as long.
+/// stored page is kept equally long.
 pub const BRIEF_RETENTION: Duration = Duration::from_hours(1);
 
 /// Runs an operation, and drops it after `limit`.

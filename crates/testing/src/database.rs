@@ -39,7 +39,7 @@ enum Condition {
 }
 
 impl Database {
-    /// Creates an empty database. Its clock begins with the year 2020.
+    /// Creates an empty database. Its clock starts at the beginning of 2020.
     pub fn new() -> Self {
         Self::default()
     }
@@ -82,13 +82,14 @@ impl Database {
         self.set(Condition::RefusesWrites);
     }
 
-    /// Lets calls succeed again, and carries out those that hang. A site asks again a second after a failure, or
-    /// after its [cooldown](perennial::Refresh::cooldown).
+    /// Lets calls succeed again, and executes those that hang. A site asks its database again a second after a
+    /// failure. A page whose generation has failed is tried again after its
+    /// [cooldown](perennial::Refresh::cooldown).
     pub fn recover(&self) {
         self.set(Condition::Well);
     }
 
-    /// Sets the database's clock forward, as an administrator does. Tokio's clock, by which cached versions
+    /// Sets the database's clock forward, as an administrator might. Tokio's clock, by which cached versions
     /// age, does not change.
     pub fn set_clock_forward(&self, by: Duration) {
         self.0.memory.move_clock(micros(by));

@@ -48,7 +48,7 @@ impl Memory {
         locked(&self.rows).epoch
     }
 
-    /// The fence of the entry of this name.
+    /// The fence of the entry with this name.
     pub fn fence_of(&self, name: &LockName) -> Fence {
         let rows = locked(&self.rows);
         rows.entries
@@ -56,7 +56,7 @@ impl Memory {
             .map_or(Fence::NONE, |page| page.fence)
     }
 
-    /// Counts the rows of the locks of pages, expired ones included.
+    /// Counts the rows of page locks, expired ones included.
     pub fn page_locks(&self) -> usize {
         let rows = locked(&self.rows);
         let of_pages = rows.locks.keys().filter(|id| id.0 == LockKind::Page);
@@ -97,7 +97,7 @@ impl Memory {
         locked(&self.rows).entries.insert(id(&name).1, page);
     }
 
-    /// Writes an invalidation into the outbox, as a transaction that commits now.
+    /// Writes an invalidation into the outbox, as a transaction does that commits now.
     pub fn commit_invalidation(&self, id: &str, name: &str) {
         let mut rows = locked(&self.rows);
         rows.outbox.insert(id.to_owned(), name.to_owned());
@@ -110,8 +110,8 @@ impl Memory {
         rows.apply(call, now)
     }
 
-    /// Returns the wall-clock time of a process whose clock agrees with the store's. If the store's clock was
-    /// [moved](Self::move_clock), this one was not.
+    /// Returns the wall-clock time of a process whose clock agreed with the store's until the store's clock was
+    /// [moved](Self::move_clock).
     pub fn simulated_wall_clock(&self) -> SystemTime {
         let start = Duration::from_micros(EPOCH.unsigned_abs());
         SystemTime::UNIX_EPOCH + start + self.start.elapsed()

@@ -68,7 +68,7 @@ impl Codings {
             Encoded::Pieces(pieces) => Made::Pieces(pieces.map(Arc::new)),
             Encoded::Nothing => Made::Pieces(None),
         };
-        // Only one task compresses the same content, so the value is set once.
+        // Any given content is compressed by one task only, so the value is set once.
         let _ = self.made.set(made);
     }
 

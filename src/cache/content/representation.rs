@@ -329,7 +329,7 @@ impl Representation {
         let modified = modified
             .filter(|it| !it.is_ambiguous && !handler_headers.contains_key(header::LAST_MODIFIED))
             .and_then(|it| Some((it.seconds, http_date(it.seconds)?)));
-        // The tag of a coded content names the coded bytes, which no outer layer changes, so that it needs no
+        // The tag of coded content names the coded bytes, which no outer layer changes, so that it needs no
         // weak form.
         let is_plain = !handler_headers.contains_key(header::CONTENT_ENCODING);
         let tag = handler_headers.get(header::ETAG);

@@ -1,7 +1,7 @@
 //! What is removed from the store: rows that are no longer needed, and pages above the store's capacity.
 //!
 //! Any process may do this work, after one of its syncs and while no request waits. A lock in the database
-//! makes sure that one process does it at a time, and the cooldown of that lock, that it is not done too often.
+//! makes sure that one process does it at a time. The cooldown of that lock keeps it from being done too often.
 
 mod capacity;
 mod prune;

@@ -198,7 +198,7 @@ impl InvalidationSync {
                 let mut state = self.state.lock();
                 let running = state.running.clone();
                 // A sync has run since then, and the epoch is still unknown. So either there is no invalidation
-                // with this epoch, or the database fails.
+                // with this epoch, or the database is failing.
                 if running.is_none() && state.timeline.has_started_since(arrived) {
                     break;
                 }
@@ -474,7 +474,7 @@ impl InvalidationSync {
         for names in [NameList::Revisions, NameList::Purged, NameList::Stale] {
             self.read_latest_names(names, latest, progress).await?;
         }
-        // A name that was pruned before it was read is missing in all lists. When it was pruned, a purge of
+        // A name that was pruned before it was read is missing from all lists. When it was pruned, a purge of
         // everything was stored instead. That purge may have come into a part of the list that had been read
         // before, so it is asked for once more.
         let until = store.call(PurgedUntil {}).await?;

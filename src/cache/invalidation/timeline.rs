@@ -16,9 +16,10 @@
 //!   costs the site one wait. The patience is restored when the database answers a sync that was sent less than
 //!   1.25 s ago. While each answer takes longer than that, memory is served as in an outage.
 //! - The patience is also restored if no request has come for 1.25 s: the process may have been paused
-//!   meanwhile, so that what it knows may be old, however long it had already waited before the pause.
-//! - A request of an author, who knows of an epoch that this process does not, may start a sync before it is
-//!   due, once a second.
+//!   meanwhile, so that what it knows may be outdated. How long requests had waited before the pause does not
+//!   matter then.
+//! - If the request of an author has an epoch that this process has not seen yet, it may start a sync before it
+//!   is due, once a second.
 
 use std::time::Duration;
 

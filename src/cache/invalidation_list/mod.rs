@@ -1,8 +1,8 @@
 //! The invalidation list (Varnish calls it the ban list) as this process knows it: it answers whether a
 //! version is valid, invalidated or purged.
 //!
-//! An invalidation is a name with an epoch, a number of the database that grows. A version stores the latest
-//! epoch that was known before its generator began, and invalidations with a later epoch apply to it.
+//! An invalidation is a name with an epoch: a number from the database that only grows. A version stores the
+//! latest epoch that was known before its generator began, and invalidations with a later epoch apply to it.
 //!
 //! A transaction of the application cannot give its invalidation an epoch, because epochs have to become
 //! visible in their order. It writes a row into the outbox instead, which is numbered after the commit, soon
@@ -782,7 +782,7 @@ mod tests {
             returned.validity_of("/", &version(RevisionEpoch::Announced(Epoch(9)))),
             Validity::Valid
         );
-        // Another revision, whose name only begins in the same way.
+        // Another revision, whose name merely begins in the same way.
         let other = seen(&[both[0], ("revision:1;", 4), ("revision:1;x", 5)]);
         assert_eq!(pending(&other).as_deref(), Some("revision:1;5"));
     }

@@ -126,7 +126,7 @@ impl Driver {
                     let before = before.as_ref().map(|before| &*before.page);
                     let said = response.extensions();
                     let holes = said.get::<Arc<HolePlaces>>().cloned();
-                    // A date of the page says nothing about what fills its holes.
+                    // The page's date says nothing about what fills its holes.
                     let dated = fence.filter(|_| holes.is_none());
                     let modified = dated.and_then(|fence| {
                         Page::last_modified(&response, fence, before, dated_before)

@@ -741,7 +741,7 @@ impl<'a, B: SameContent> Transition<'a, B> {
         } else if shows_stale {
             self.keep_old(Outcome::Cooldown, remaining);
         } else {
-            // The lock is in cooldown, because a regeneration of some process has failed.
+            // The lock is in cooldown, because a regeneration in some process has failed.
             if self.grant_error_grace(remaining) {
                 self.serve_old(remaining, Pause::Cooldown);
             } else {

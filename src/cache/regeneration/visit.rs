@@ -140,8 +140,8 @@ impl Regenerations {
                 leads: false,
             };
         }
-        // Memory is asked once more, under the lock: a regeneration may have ended since the first lookup,
-        // and the driver writes to memory before the key leaves the list.
+        // Memory is asked once more, under the lock: a regeneration may have ended since the first lookup, and
+        // the driver writes to memory before the key leaves the list of running regenerations.
         entry = self.memory.get(key);
         let context = self.environment.context(key, policy);
         let is_busy = || self.peer_leases.contains(key, context.now);
@@ -170,8 +170,8 @@ impl Regenerations {
         running.joinable.insert(key.to_owned(), sender.clone());
         let previous_release = running.releasing.get(key).cloned();
         drop(running);
-        // The driver exists before the caller's closure runs: if the closure panics, the drop of
-        // the driver lets another request start.
+        // The driver exists before the caller's closure runs: if the closure panics, dropping the driver lets
+        // another request start.
         let mut driver = Driver::new(
             self,
             key,

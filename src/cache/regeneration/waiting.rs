@@ -173,7 +173,7 @@ impl<B: Clone> Progress<B> {
             // The generator began before the epoch that the visitor has to see. A generator that began after
             // the visitor's arrival is late enough, whatever has been invalidated since then. Without this
             // rule, visitors who accept no invalidated version at all (parts, and authors of a change that has
-            // no epoch yet) would start one regeneration after the other.
+            // no epoch yet) would start one regeneration after another.
             _ if version.is_invalidated_before(visitor.min_epoch, context.list)
                 && !version.began_after_arrival_of(visitor) =>
             {

@@ -1,7 +1,7 @@
 //! The marks that a handler writes into its body, and the code that cuts them out again.
 //!
-//! Invariant: only the generation that a mark was given out for knows its text. So nobody can forge a mark, and
-//! if a visitor's text looks like one, it is not changed.
+//! Invariant: only the generation for which a mark was given out knows its text. So nobody can forge a mark,
+//! and if a visitor's text looks like one, it is not changed.
 
 use std::{
     fmt,
@@ -30,9 +30,10 @@ pub(super) const MARK: usize = WORD.len() + 32 + DIGITS;
 /// The holes of the page that a handler writes. The handler gets it from the extensions of its request, or as
 /// an extractor of axum, and writes a *mark* wherever a hole belongs.
 ///
-/// A mark is a text in the body that stands for the hole. For each visitor, the layer replaces it by what the
-/// [function of the hole](crate::layer::RefreshLayer::hole) returns, whether it stores the page or passes it
-/// on. The text differs from one generation to the next: write it into the body as it is, and keep it nowhere.
+/// A mark is a string in the body that stands for the hole. For each visitor, the layer replaces it with what
+/// the [function of the hole](crate::layer::RefreshLayer::hole) returns, whether it stores the page or passes
+/// it on. The string differs from one generation to the next: write it into the body as it is, and keep it
+/// nowhere.
 ///
 /// ```
 /// # use axum::response::Html;
@@ -45,7 +46,7 @@ pub(super) const MARK: usize = WORD.len() + 32 + DIGITS;
 ///
 /// # Failures
 ///
-/// The generation of a page fails, and its log says why, if a hole is not declared on the layer, if a mark is
+/// The generation of the page fails, and the log says why, if a hole is not declared on the layer, if a mark is
 /// not found in the body (it was changed, cut off or compressed), or if it is in a header: see
 /// [`header_with`](crate::layer::RefreshLayer::header_with).
 #[derive(Clone)]
@@ -98,7 +99,7 @@ impl Holes {
         run.is_some_and(|run| self.0.run.get() != Some(&Arc::as_ptr(&run).addr()))
     }
 
-    /// Returns the mark of a hole whose filling is shown as text, in HTML or XML, also within a quoted
+    /// Returns the mark of a hole whose filling is shown as text, in HTML or XML, including inside a quoted
     /// attribute.
     ///
     /// ```

@@ -1,7 +1,7 @@
 //! The guard of a request that may change the data of pages.
 //!
 //! Invariant: a change that may have happened is never without its invalidation. Where nobody learns the
-//! outcome, because the client has left or the service has panicked, the drop of the guard invalidates.
+//! outcome, because the client has left or the service has panicked, dropping the guard invalidates.
 
 use std::sync::Arc;
 

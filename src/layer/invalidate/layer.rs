@@ -1,4 +1,4 @@
-//! The settings of the layer whose routes change data. The service is in [`service`](super::service).
+//! The settings of the layer for routes that change data. The service is in [`service`](super::service).
 
 use std::{fmt, sync::Arc};
 
@@ -10,11 +10,10 @@ use crate::{cache::Cache, extensions::Tags};
 /// Invalidates its tags, and the [`Tags`] in the response's extensions, after each change; from
 /// [`Perennial::invalidate_on_success`](crate::Perennial::invalidate_on_success).
 ///
-/// A change is a request by a method that is not safe (the safe ones are GET, HEAD, OPTIONS, QUERY,
-/// TRACE and WebDAV's PROPFIND, REPORT and SEARCH) whose response is 2xx or 3xx (RFC 9111 §4.4):
-/// answer a refused change with a 4xx, not with a redirection. The response
-/// waits for the first attempt to invalidate, for at most 5 s. Failed ones are repeated for a
-/// minute.
+/// A change is a request with an unsafe method whose response is 2xx or 3xx (RFC 9111 §4.4), so answer a
+/// refused change with a 4xx, and not with a redirection. The safe methods are GET, HEAD, OPTIONS, QUERY, TRACE
+/// and WebDAV's PROPFIND, REPORT and SEARCH. The response waits for the first attempt to invalidate, for at
+/// most 5 s. Failed attempts are repeated for a minute.
 ///
 /// # Cancel safety
 ///
@@ -22,7 +21,7 @@ use crate::{cache::Cache, extensions::Tags};
 /// changed something. So put authorization into an outer layer: otherwise any visitor can invalidate. Where
 /// only responses name the tags
 /// ([`invalidate_by_response_tags`](crate::Perennial::invalidate_by_response_tags)), the service runs in a task
-/// of its own, and on to its end: put a timeout inside of the layer. If a layer has tags of its own and the
+/// of its own, always to its end: put a timeout inside of the layer. If a layer has tags of its own and the
 /// response names more, those of the response are lost when the client disconnects;
 /// [`invalidate_in`](crate::Perennial::invalidate_in) loses none.
 ///

@@ -1,4 +1,5 @@
-//! Calls the inner service and, if the request is a change of data, sees to its invalidations as a [`Change`].
+//! Calls the inner service and, if the request is a change of data, handles its invalidations through a
+//! [`Change`].
 
 use std::task::{Context, Poll};
 

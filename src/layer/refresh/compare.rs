@@ -6,7 +6,7 @@
 //! layer finds out by running the handler again with the visitor's headers, and then without each of them in
 //! turn.
 //!
-//! Nothing here is stored or served, and nothing is compared in production unless an operator asks by
+//! Nothing here is stored or served, and nothing is compared in production unless an operator asks for it with
 //! `perennial explain --compare`.
 
 use std::{collections::HashSet, sync::Arc};

@@ -1,6 +1,6 @@
-//! The extensions of requests that a layer knows. An extension may identify its visitor, so a request with one
-//! that nobody has declared bypasses the cache. The extensions of a request cannot be listed by type, so the
-//! layer compares two counts: how many extensions there are, and how many of the known types are present.
+//! The request extensions that a layer knows. An extension may identify its visitor, so a request with one that
+//! nobody has declared bypasses the cache. The extensions of a request cannot be listed by type, so the layer
+//! compares two counts: how many extensions there are, and how many of the known types are present.
 
 use std::any::{TypeId, type_name};
 
@@ -90,7 +90,7 @@ impl Default for KnownTypes {
     }
 }
 
-/// A tuple of types of extensions, for
+/// A tuple of extension types, for
 /// [`RefreshLayer::ignore_extensions`](crate::layer::RefreshLayer::ignore_extensions): up to twelve.
 ///
 /// This trait cannot be implemented outside of this crate.

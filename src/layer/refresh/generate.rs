@@ -165,8 +165,8 @@ where
     let has_holes = places.is_some();
     let mut response = stored::storable(&head, body);
     if let Some(places) = places {
-        // The body here has no fillings. An entity tag or a length made of it would not match any body that is
-        // sent.
+        // The body here has no fillings. An entity tag or a length computed from it would not match any body
+        // that is sent.
         stored::invalidate(&mut response);
         response.extensions_mut().insert(Arc::new(places));
     }

@@ -120,8 +120,8 @@ impl Key {
         }
     }
 
-    /// Returns a key of the path and of named values that the function derives from a request,
-    /// which the generator sees as the query. `None` lets the request bypass the cache.
+    /// Returns a key that consists of the path and of named values, which the function derives from a request.
+    /// The generator sees these values as its query. `None` lets the request bypass the cache.
     ///
     /// In the example, the key of `/prices` for a visitor from Germany is `/prices?currency=EUR`. The response
     /// has no `Vary` for what the function reads. The pairs that the function returns replace the request's
@@ -129,7 +129,7 @@ impl Key {
     /// cache reaches the service with its own query.
     ///
     /// The function can read extensions of the request, such as a tenant that an outer middleware has
-    /// determined. Declare such an extension by
+    /// determined. Declare such an extension with
     /// [`share_extension`](crate::layer::RefreshLayer::share_extension).
     ///
     /// ```
@@ -211,7 +211,7 @@ impl Key {
     }
 
     /// Adds a header to the key, and to the response's `Vary`. Each value of the header is stored as a page of
-    /// its own, so let a middleware outside of the layer reduce the many values that browsers send to a few.
+    /// its own, so let a middleware outside of the layer map the many values that browsers send onto a few.
     ///
     /// ```
     /// # use perennial::Key;

@@ -30,9 +30,9 @@ use super::{
 /// Stores responses, and regenerates stale ones; from
 /// [`Perennial::layer`](crate::Perennial::layer).
 ///
-/// Works with any Tower service for HTTP that is `Clone + Send + 'static`, takes a body with a
-/// `Default` and answers with a body of `Bytes`, on Tokio. The layered service is always ready: the
-/// inner one's readiness is awaited for each call of it, and delays no hit.
+/// Works with any Tower service for HTTP that is `Clone + Send + 'static`, takes a body with a `Default` and
+/// answers with a body of `Bytes`, on Tokio. The layered service is always ready: the inner service's readiness
+/// is awaited only when that service is called, so it delays no hit.
 ///
 /// # What is stored
 ///
@@ -208,7 +208,7 @@ impl RefreshLayer {
     }
 
     /// Adds a tag, or several, to all pages of the layer, for
-    /// [`invalidate_tag`](crate::Perennial::invalidate_tag). A handler adds further ones by [`Tags`] or
+    /// [`invalidate_tag`](crate::Perennial::invalidate_tag). A handler can add more with [`Tags`] or
     /// [`Generation::tag`](crate::Generation::tag).
     ///
     /// ```
@@ -221,14 +221,13 @@ impl RefreshLayer {
         self
     }
 
-    /// Limits the keys that the layer stores, so that invented ones do not fill the database.
-    /// Default: 10,000.
+    /// Limits how many keys the layer stores, so that invented ones do not fill the database. Default: 10,000.
     ///
     /// Each process counts the keys that were requested while its memory had no version of them, and forgets
     /// each after half an hour to an hour. The layer stores up to this many keys that were requested once, and
-    /// as many again that were requested more than once. Above that, the service itself answers, and the log
-    /// has a warning at most once a minute. For an hour after that, a new key is stored only at its second
-    /// request.
+    /// as many again that were requested more than once. Above the limit, the service itself answers, and a
+    /// warning is logged at most once a minute. For an hour after the limit was reached, a new key is stored
+    /// only at its second request.
     ///
     /// ```
     /// # fn f(layer: perennial::layer::RefreshLayer) {
@@ -270,8 +269,8 @@ impl RefreshLayer {
     ///
     /// The handler writes a mark into the page where the hole is ([`Holes`](crate::layer::Holes)), and runs
     /// once. The function runs once for each visitor, when the stored page is served. It gets the visitor's
-    /// request with its headers and extensions, and returns the text for the spot, or a `Result` with one
-    /// ([`IntoFilling`](crate::layer::IntoFilling)). The [guide](crate::guide::holes) has recipes for a
+    /// request with its headers and extensions, and returns the text for the spot, or a `Result` that contains
+    /// it ([`IntoFilling`](crate::layer::IntoFilling)). The [guide](crate::guide::holes) has recipes for a
     /// greeting, a cart, a CSRF token and a nonce.
     ///
     /// ```
@@ -322,7 +321,7 @@ impl RefreshLayer {
         self.declare_hole(name, None, false, function)
     }
 
-    /// Declares a [hole](Self::hole) that shows `fallback` where its function fails.
+    /// Declares a [hole](Self::hole) that shows `fallback` if its function fails.
     ///
     /// ```
     /// # use http::request::Parts;
@@ -390,8 +389,8 @@ impl RefreshLayer {
     /// Declares a [hole](Self::hole) whose function is slow: the visitor gets the page up to the hole at once,
     /// and the rest of it when the function has ended.
     ///
-    /// Use this for what is slow and far down on the page, such as recommendations. The function has 30 seconds; it
-    /// shows `fallback` if it fails, because the response has begun by then.
+    /// Use this for what is slow and far down the page, such as recommendations. The function has 30 seconds;
+    /// it shows `fallback` if it fails, because the response has begun by then.
     ///
     /// The function runs in a task of its own, for which the middleware around the layer does not wait, and
     /// which is cancelled when the visitor leaves. So do not rely on what it changes in a session or in the
@@ -481,10 +480,10 @@ impl RefreshLayer {
     /// Use it where the handler's response does not say by its headers that it is not worth storing: an empty
     /// search result, an error page with the status 200. The function does not see the body. If the decision
     /// depends on the body, let the handler set a header of its own, and let the function read that. A response
-    /// that is not stored goes to this visitor only, as after [`bypass_if`](Self::bypass_if). If a page is
-    /// stored already, it is removed. A handler that wants to keep it answers with a status of 500 to 599. The
-    /// function can decide only after the generator has run, so the first such request runs the service twice.
-    /// After that, the service itself answers all requests for as long as the policy's
+    /// that is not stored goes only to this visitor, as it does with [`bypass_if`](Self::bypass_if). If a page
+    /// is stored already, it is removed. A handler that wants to keep it answers with a status of 500 to 599.
+    /// The function can decide only after the generator has run, so the first such request runs the service
+    /// twice. After that, the service itself answers all requests for as long as the policy's
     /// [`cooldown`](crate::Refresh::cooldown). If the request alone can decide, use
     /// [`bypass_if`](Self::bypass_if), which does not run the service twice.
     ///
@@ -527,11 +526,12 @@ impl RefreshLayer {
         self
     }
 
-    /// Adds no `Cache-Control` to responses that have none. Default: a stored page gets `no-cache`, and a response that
-    /// may be one visitor's own gets `private`.
+    /// Adds no `Cache-Control` to responses that have none. Default: a stored page gets `no-cache`, and a
+    /// response that may be meant for one visitor only gets `private`.
     ///
-    /// Use it where the application sets the header in one place outside of the layer, also for stored pages. What the
-    /// layer must not store is recognised as before. The policy's `browser_cache` has no effect then.
+    /// Use it where the application sets the header in one place outside of the layer, including for stored
+    /// pages. What the layer must not store is recognised as before. The policy's `browser_cache` has no effect
+    /// then.
     ///
     /// ```
     /// # fn f(layer: perennial::layer::RefreshLayer) {
@@ -590,8 +590,8 @@ impl RefreshLayer {
     /// Declares that the handler does not need the extension of type `T` to generate the page, although the extension
     /// may identify a visitor. Without this, a request that has it bypasses the cache.
     ///
-    /// If a type is declared several times, the latest declaration holds, and one of the layer takes precedence over
-    /// one of the site.
+    /// If a type is declared several times, the latest declaration holds, and a declaration on the layer takes
+    /// precedence over one on the site.
     ///
     /// ```
     /// # fn f(layer: perennial::layer::RefreshLayer) {
@@ -608,8 +608,8 @@ impl RefreshLayer {
     /// configuration, and gives it to the handler. It is a clone of the extension of the request that caused the
     /// regeneration.
     ///
-    /// An extension that is part of the key, such as the tenant by [`Key::by`](crate::Key::by), also has one value
-    /// for each page.
+    /// An extension that is part of the key, such as a tenant that is added with [`Key::by`](crate::Key::by),
+    /// also has one value for each page.
     ///
     /// ```
     /// # fn f(layer: perennial::layer::RefreshLayer) {

@@ -40,8 +40,8 @@ pub(super) fn leave_out<B>(response: &mut Response<ResponseBody<B>>) {
         headers.remove(header::LAST_MODIFIED);
     }
     *response.status_mut() = StatusCode::NOT_MODIFIED;
-    // The length is known, so that no outer layer compresses it. Axum then adds `Content-Length: 0`, which no
-    // client takes over from a 304 (RFC 9111 §3.2).
+    // The length is known, so that no outer layer compresses it. Axum then adds `Content-Length: 0`, which
+    // clients do not take from a 304 (RFC 9111 §3.2).
     *response.body_mut() = ResponseBody::default();
 }
 
@@ -115,7 +115,7 @@ pub(super) fn shorten<B>(
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_RANGE, ascii(content_range));
     headers.insert(header::CONTENT_LENGTH, HeaderValue::from(part.len()));
-    // A client combines parts by a strong tag (§15.3.7.3). A client that accepts a coding has one.
+    // A client combines parts by a strong tag (§15.3.7.3). A client that accepts a coding gets such a tag, too.
     if let Some(tag) = stored.hit.get(header::ETAG) {
         headers.insert(header::ETAG, tag.clone());
     }

@@ -10,7 +10,7 @@ use crate::extensions::{ExpireAfter, RefreshAfter, Tags};
 
 /// Types of other crates that make no difference to a page, so they are dropped.
 const KNOWN_RESPONSE_EXTENSIONS: [&str; 7] = [
-    // What an outer middleware for metrics or for the log wants to know of the request.
+    // What an outer middleware for metrics or for the log wants to know about the request.
     "axum::extract::matched_path::MatchedPath",
     "axum::extract::nested_path::NestedPath",
     "axum::extract::original_uri::OriginalUri",

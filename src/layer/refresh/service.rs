@@ -453,7 +453,7 @@ where
     if leads && is_new && is_visitors && layer.cache.settings().mode == Mode::Development {
         compare::compare_once(&shared, key, || {
             let mut visitor = parts.clone();
-            // The generator counts a page as one with marks while anybody else holds its `Holes`.
+            // The generator treats a page as one with marks as long as anybody else holds its `Holes`.
             visitor.extensions.remove::<Holes>();
             visitor
         });

@@ -1,5 +1,5 @@
-//! The line on top of a page that says what the last action has done, after the redirection that follows each
-//! action.
+//! The line at the top of a page; it says what the last action has done, after the redirection that follows
+//! each action.
 
 use maud::{Markup, html};
 use serde::Deserialize;

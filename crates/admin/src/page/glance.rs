@@ -151,7 +151,7 @@ fn pages_by_state(report: &Report, base: &str) -> Markup {
         ("stale", "◐", report.stale),
         ("cooldown", "✗", cooling),
     ];
-    // A page in cooldown may be stored or not, so it has no part of the bar.
+    // A page in cooldown may or may not be stored, so it has no part in the bar.
     let width_of_fresh = 100.0 * share(fresh, report.pages);
     let segments = [
         ("fresh", 0.0, width_of_fresh),

@@ -1,4 +1,4 @@
-//! The parts that every page has. maud escapes each text, and [`visible`] makes invisible characters visible.
+//! The parts that every page has. maud escapes all text, and [`visible`] makes invisible characters visible.
 
 use axum::{
     http::StatusCode,

@@ -158,7 +158,7 @@ pub(crate) async fn stream(viewer: Viewer, State(admin): State<Arc<Admin>>) -> R
     let items = items.filter_map(async |item| item.ok().map(Ok::<_, Infallible>));
     let ended = admin.shutdown.clone().cancelled_owned();
     let sse = Sse::new(items.take_until(Box::pin(ended))).keep_alive(KeepAlive::default());
-    // A proxy in front sends each event immediately.
+    // This makes a proxy in front send each event immediately.
     let unbuffered = [(HeaderName::from_static("x-accel-buffering"), "no")];
     (unbuffered, sse).into_response()
 }

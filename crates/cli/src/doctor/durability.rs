@@ -1,4 +1,4 @@
-//! Finds settings of the database with which a crash or a failover may lose its latest commits.
+//! Finds database settings with which a crash or a failover may lose the latest commits.
 
 use std::collections::HashMap;
 

@@ -98,7 +98,7 @@ impl ExaminedDatabase<'_> {
     }
 
     pub(super) async fn role(&mut self) -> Checked {
-        // Each condition under which nothing can be written, or is not committed.
+        // Each condition under which writes fail or are not committed.
         let conditions: &[(&str, &str)] = match self.kind {
             Kind::Sqlite => return Ok(None),
             Kind::Postgres => &[

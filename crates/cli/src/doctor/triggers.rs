@@ -1,5 +1,5 @@
-//! The check of the triggers with which tables of the application invalidate pages. The command line knows of
-//! them only what the database itself says. A site that declares its triggers can also compare their texts.
+//! The check of the triggers on the application's tables that invalidate pages. The command line knows of them
+//! only what the database itself says. A site that declares its triggers can also compare their texts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -58,7 +58,7 @@ fn judge(names: &[String], prefix: &str, changes: &[&str]) -> (usize, Vec<String
         else {
             continue;
         };
-        // Others are the application's own, or have names that are cut.
+        // Others are the application's own, or have truncated names.
         if changes.contains(&change) {
             tables.entry(table).or_default().insert(change);
             if is_disabled {

@@ -34,7 +34,7 @@ pub(crate) const CLAIM: PerDialect = PerDialect {
 
 /// The expression that reads and compares a key `{key}` as text.
 const TEXT: PerDialect = PerDialect {
-    // The result is bytes: a text would be compared by a collation.
+    // The result is bytes: a string would be compared by a collation.
     mysql: "IF(CHARSET({key}) = 'binary', CAST({key} AS BINARY), CAST(CAST({key} AS CHAR CHARACTER SET utf8mb4) AS BINARY))",
     ..PerDialect::same("CAST({key} AS TEXT)")
 };

@@ -1,8 +1,8 @@
 //! Waiting for a lock that somebody else holds.
 //!
 //! There is no queue in the database, as it would have to outlive crashes. Waiters poll at random times
-//! instead, and [`Queues`] bounds how many of a process do so at once: a crowd of visitors does not become a
-//! crowd of statements.
+//! instead, and [`Queues`] bounds how many of a process's attempts do so at once: a crowd of visitors does not
+//! become a crowd of statements.
 
 use std::{
     collections::HashMap,
@@ -44,8 +44,8 @@ impl Queues {
 
 /// A wait for a lock, created by [`Locks::lock`]. When you await it, it returns the [`Lease`].
 ///
-/// All attempts for one name in a process together ask the database some 13 times a second: up to eight of them
-/// ask, and the others queue in the process.
+/// Together, all attempts for one name in a process ask the database some 13 times a second: up to eight of
+/// them ask, and the others queue in the process.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! What a lock shows about its holder: who it is, since when it holds the lock, and what for. The column
+//! What a lock shows about its holder: who it is, since when it has held the lock, and what for. The column
 //! `owner` contains the holder's random number, its label and its action. This module writes and reads that
 //! text.
 

@@ -22,12 +22,11 @@ use crate::{
     store_event::StoreEvent,
 };
 
-/// A held lock. The lease is extended in the background at a third of its length until it is
+/// A held lock. The lease is extended in the background whenever a third of its length has passed until it is
 /// released, dropped or [lost](Self::lost).
 ///
-/// Dropping it releases the lock in a task, for which
-/// [`Locks::shutdown`](crate::locks::Locks::shutdown) waits; without a runtime, the lock is free
-/// after the lease.
+/// Dropping it releases the lock in a task, for which [`Locks::shutdown`](crate::locks::Locks::shutdown) waits;
+/// without a runtime, the lock becomes free when the lease expires.
 #[must_use = "the lock is released when the lease is dropped: keep it in a variable, as in `let _lease`; `let _` and `is_some()` drop it immediately"]
 pub struct Lease {
     core: LeaseCore,
@@ -90,8 +89,7 @@ impl Lease {
 
     /// Returns the fencing token, which is greater than the token of every earlier lease on this name.
     ///
-    /// A late write of a paused holder cannot overwrite a later holder's, if each write stores its
-    /// fence:
+    /// A late write by a paused holder cannot overwrite a later holder's, if each write stores its fence:
     ///
     /// ```sql
     /// UPDATE document SET text = $1, fence = $2 WHERE id = $3 AND fence <= $2
@@ -135,7 +133,7 @@ impl Lease {
         self.release_after(Duration::ZERO).await
     }
 
-    /// Releases the lock with a cooldown, in which no process can take it.
+    /// Releases the lock with a cooldown, during which no process can take it.
     ///
     /// # Errors
     ///
@@ -285,7 +283,7 @@ impl LeaseCore {
             let (term, now) = (*self.term.borrow(), Instant::now());
             let (pause, until) = match (term.next(last, now), term.until()) {
                 (Ok(pause), Some(until)) => (pause, until),
-                // The caller of `extend` has got the error.
+                // The caller of `extend` has already received the error.
                 (Ok(_), None) => return,
                 (Err(reason), _) => {
                     let LeaseRow { name, fence, .. } = &*self.row;

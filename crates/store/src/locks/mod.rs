@@ -119,16 +119,16 @@ impl Locks {
         self
     }
 
-    /// Turns off the extension in the background. The lease is then [lost](Lease::lost) at its end, unless the
-    /// caller calls [`Lease::extend`].
+    /// Turns off the automatic extension of the lease in the background. The lease is then [lost](Lease::lost)
+    /// at its end, unless the caller calls [`Lease::extend`].
     #[must_use = "returns the locks whose leases end"]
     pub fn manual_extension(mut self) -> Self {
         self.settings.extends = false;
         self
     }
 
-    /// Sets the holder's label, which others see; its first 100 bytes are stored. Default: the
-    /// host's name and the process's number, such as `web1:4711`.
+    /// Sets the holder's label, which others see; its first 100 bytes are stored. Default: the host name and
+    /// the process ID, such as `web1:4711`.
     #[must_use = "returns the locks with this label"]
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = label.into().into();
@@ -175,7 +175,7 @@ impl Locks {
         &self.common.store
     }
 
-    /// Returns an owner that no other acquisition or request has.
+    /// Returns a unique owner, which no other acquisition or request has.
     #[doc(hidden)]
     pub fn owner(&self) -> String {
         owner(&self.label, "")
@@ -211,7 +211,7 @@ impl Locks {
         locks.take(&name, "", None).await
     }
 
-    /// Takes the lock if it is free. If `seen` is given, the lock also has to have that fence still.
+    /// Takes the lock if it is free. If `seen` is given, the lock must also still have that fence.
     #[doc(hidden)]
     pub async fn take(
         &self,
@@ -291,7 +291,7 @@ impl Locks {
         Ok(row.map(LockInfo::of))
     }
 
-    /// Returns the locks of all kinds that are held or in cooldown, by kind and name, without marks
+    /// Returns the locks of all kinds that are held or in cooldown, sorted by kind and name, without the marks
     /// of completed work.
     ///
     /// # Errors
@@ -325,10 +325,11 @@ impl Locks {
         Ok(broken)
     }
 
-    /// Removes the rows of free locks: those whose lease expired more than `unused` ago, and those that
-    /// were released an hour ago, or `unused` ago if that is shorter. The lock of a stored page and the
-    /// marks of completed work stay. Fences still grow, unless the database's clock was set back by
-    /// more than this time.
+    /// Removes the rows of free locks: those whose lease expired more than `unused` ago, and those that were
+    /// released more than an hour ago, or more than `unused` ago if that is shorter. The lock of a stored page
+    /// and the marks of completed work stay. If a removed lock is acquired again, its fence is still greater
+    /// than before, unless the database's clock was set back by more than the time for which the lock was
+    /// unused.
     ///
     /// # Errors
     ///

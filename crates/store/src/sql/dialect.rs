@@ -36,7 +36,7 @@ impl Engine {
         }
     }
 
-    /// Returns the dialect of most servers of this kind.
+    /// Returns the dialect that most servers of this kind use.
     pub fn dialect(self) -> Dialect {
         match self {
             Self::Sqlite => Dialect::Sqlite,
@@ -66,7 +66,8 @@ pub struct DialectRules {
     pub literal: Option<fn(Arg<'_>) -> String>,
     /// True if a connection is a socket, which may break. A connection to SQLite is not one.
     pub is_networked: bool,
-    /// The error codes that mean that the database has tables with Perennial's names which are not Perennial's.
+    /// The error codes that mean that the database has tables which have Perennial's names, but are not
+    /// Perennial's.
     pub not_our_table: &'static [ErrorCode],
     /// A table is not there.
     pub no_such_table: &'static [ErrorCode],
@@ -82,8 +83,8 @@ pub struct DialectRules {
     pub unsuitable_session: &'static [ErrorCode],
     /// The text in the error with which a guard (see `guard.rs`) fails.
     pub guard_failure: &'static str,
-    /// The content is too large, its text cannot be encoded, or a constraint or trigger forbids the
-    /// row.
+    /// The error codes that mean that the content is too large, that its text cannot be encoded, or that a
+    /// constraint or trigger forbids the row.
     pub rejected_value: &'static [ErrorCode],
     /// The database is read-only.
     pub read_only: &'static [ErrorCode],
@@ -118,7 +119,7 @@ const SQLITE: DialectRules = DialectRules {
     guard_failure: "cannot start a transaction within a transaction",
     // SQLITE_TOOBIG, SQLITE_CONSTRAINT_CHECK, SQLITE_CONSTRAINT_TRIGGER
     rejected_value: &[Sqlite(18), Sqlite(275), Sqlite(1811)],
-    // SQLITE_READONLY, and its variants for a file or a folder without the right to write
+    // SQLITE_READONLY, and its variants for a file or folder without write permission
     read_only: &[Sqlite(8), Sqlite(520), Sqlite(1544)],
     permission_denied: &[],
 };
@@ -128,8 +129,8 @@ const SQLITE: DialectRules = DialectRules {
 /// arguments in templates. These and all other characters are written as escapes. A database in SQL_ASCII
 /// refuses the escapes of characters outside ASCII.
 ///
-/// A literal has the collation of the column that it is compared with. (A text by `convert_from`
-/// would have the collation "C", for which no index of another collation is used.)
+/// A literal has the collation of the column that it is compared with. (A string produced by `convert_from`
+/// would have the collation "C", so an index with another collation would not be used.)
 pub fn literal(argument: Arg<'_>) -> String {
     let (text, cast) = match argument {
         Arg::Int(value) => return value.to_string(),
@@ -159,14 +160,13 @@ const POSTGRES: DialectRules = DialectRules {
     not_our_table: &[sql_state("42P07"), sql_state("42703")],
     // undefined_table
     no_such_table: &[sql_state("42P01")],
-    // unique_violation (in the catalogue), duplicate_table, duplicate_object (its type): IF NOT
+    // unique_violation (in the catalogue), duplicate_table, duplicate_object (the table's row type): IF NOT
     // EXISTS does not see uncommitted tables.
     ddl_race: &[sql_state("23505"), sql_state("42P07"), sql_state("42710")],
     // lock_not_available, serialization_failure, deadlock_detected
     contention: &[sql_state("55P03"), sql_state("40001"), sql_state("40P01")],
-    // statement_completion_unknown, of a proxy; admin_shutdown, crash_shutdown,
-    // cannot_connect_now, idle_session_timeout; protocol_violation: PgBouncer ends the connection, as
-    // it reaches no server
+    // statement_completion_unknown, from a proxy; admin_shutdown, crash_shutdown, cannot_connect_now,
+    // idle_session_timeout; protocol_violation: PgBouncer ends the connection, as it reaches no server
     connection_lost: &[
         sql_state("40003"),
         sql_state("57P01"),
@@ -175,8 +175,8 @@ const POSTGRES: DialectRules = DialectRules {
         sql_state("57P05"),
         sql_state("08P01"),
     ],
-    // in_failed_sql_transaction; read_only_sql_transaction: somebody has set it, the primary has become a
-    // standby, or the name leads to another server now
+    // in_failed_sql_transaction; read_only_sql_transaction: somebody has made the session read-only, the
+    // primary has become a standby, or the name leads to another server now
     unsuitable_session: &[sql_state("25P02"), sql_state("25006")],
     guard_failure: IN_TRANSACTION,
     // string_data_right_truncation, character_not_in_repertoire, untranslatable_character,
@@ -207,12 +207,11 @@ const MYSQL: DialectRules = DialectRules {
     // ER_NO_SUCH_TABLE
     no_such_table: &[MySql(1146)],
     ddl_race: &[],
-    // ER_CHECKREAD, ER_LOCK_WAIT_TIMEOUT, ER_LOCK_DEADLOCK (also a failed certification of Galera),
-    // ER_LOCK_NOWAIT
+    // ER_CHECKREAD, ER_LOCK_WAIT_TIMEOUT, ER_LOCK_DEADLOCK (also a failed Galera certification), ER_LOCK_NOWAIT
     contention: &[MySql(1020), MySql(1205), MySql(1213), MySql(3572)],
-    // ER_SERVER_SHUTDOWN, ER_CONNECTION_KILLED, ER_CLIENT_INTERACTION_TIMEOUT;
-    // ER_OPTION_PREVENTS_STATEMENT (read_only), ER_READ_ONLY_MODE, ER_UNKNOWN_COM_ERROR (a node of
-    // Galera without a quorum): another server is the primary now
+    // ER_SERVER_SHUTDOWN, ER_CONNECTION_KILLED, ER_CLIENT_INTERACTION_TIMEOUT; ER_OPTION_PREVENTS_STATEMENT
+    // (read_only), ER_READ_ONLY_MODE, ER_UNKNOWN_COM_ERROR (a Galera node without a quorum): another server is
+    // the primary now
     connection_lost: &[
         MySql(1053),
         MySql(1927),

@@ -198,12 +198,12 @@ fn mariadb(settings: &Settings, limit: Duration) -> String {
         Some(_) => ["tx_isolation", "tx_read_only"],
         None => ["transaction_isolation", "transaction_read_only"],
     };
-    // Two databases may have names that differ in the case of a letter alone.
+    // Two databases may have names that differ only in the case of a letter.
     let database = database(settings).map_or("NULL".to_owned(), |name| {
         format!("'{}'", crate::name::hex(name.as_bytes()))
     });
-    // The limit in the server is a little longer than the one in this process. When it ends, nobody waits for
-    // the statement any more; without it, the server would go on.
+    // The limit in the server is a little longer than the one in this process. When the server's limit ends,
+    // nobody waits for the statement any more. Without a limit in the server, the statement would go on.
     let limit = limit
         .saturating_add(Duration::from_millis(100))
         .as_secs_f64();

@@ -95,7 +95,7 @@ impl Database {
         Self::open_when(url, Connect::Now).await
     }
 
-    /// Sets the time limit of a call, with all attempts. Default: 5 s. A site's
+    /// Sets the time limit of a call, including all attempts. Default: 5 s. A site's
     /// `Builder::statement_timeout` replaces it.
     ///
     /// # Panics
@@ -141,7 +141,7 @@ impl Database {
         Connections::new(pool, Arc::clone(&self.server), self.limit)
     }
 
-    /// Returns the dialect of most servers of this kind.
+    /// Returns the dialect that most servers of this kind use.
     pub fn dialect(&self) -> Dialect {
         self.pool.engine().dialect()
     }
@@ -150,8 +150,7 @@ impl Database {
         self.limit
     }
 
-    /// Returns the kind of the database, as the Cargo feature for it is called: `sqlite`, `postgres` or
-    /// `mysql`.
+    /// Returns the kind of database under the name of its Cargo feature: `sqlite`, `postgres` or `mysql`.
     pub fn kind(&self) -> &'static str {
         let kind = PerDialect {
             sqlite: "sqlite",
@@ -171,9 +170,9 @@ impl Database {
     ///
     /// # Errors
     ///
-    /// The sessions cannot be used, the database fails, its tables belong to a newer release, or they cannot be
-    /// made within 60 s. With [`Connect::Lazily`] there are no errors here, because the database is asked
-    /// later.
+    /// The sessions cannot be used, the database fails, its tables belong to a newer release, or the tables
+    /// cannot be created within 60 s. With [`Connect::Lazily`] there are no errors here, because the database
+    /// is contacted later.
     pub async fn store_when(
         self,
         tables: Tables,
@@ -203,7 +202,7 @@ fn is_late(error: &Error) -> bool {
     source.is_some_and(DriverError::is_late)
 }
 
-/// Returns the statements that make the tables in a database of the URL's kind.
+/// Returns the statements that make the tables for the kind of database that the URL names.
 pub fn ddl(url: &str, prefix: &str) -> Result<String, Error> {
     schema::check_prefix(prefix)?;
     Ok(schema::script(dialect_of(url)?, prefix))

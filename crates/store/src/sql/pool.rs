@@ -42,11 +42,11 @@ const BROKEN_TRIES: u32 = 8;
 /// call's time limit ends the attempts earlier.
 const SESSION_TRIES: u32 = 1000;
 
-/// A connection that was taken from a pool, or opened beside it.
+/// A connection that was taken from a pool, or opened outside of it.
 ///
 /// If it is dropped, nobody waits for the answer any more. The server may still be working on it, so the
 /// connection counts as used until it has answered or its time is up. That way a caller who gives up early and
-/// tries again does not make the pool open one connection after the other. A connection of
+/// tries again does not make the pool open one connection after another. A connection from
 /// [`Connections::acquire`] is closed instead, because it may be in a transaction or hold a lock. A connection
 /// to SQLite is rolled back and given back, because a database in memory may end with its connection.
 pub struct Borrowed {
@@ -179,7 +179,8 @@ impl Connections {
     }
 
     /// Returns these connections for urgent statements, which do not queue behind the application for a
-    /// connection. Work under a lease may use all connections for as long as it needs the lease.
+    /// connection. Without this, the extension of a lease would have to wait, because the work under the lease
+    /// may use all connections.
     pub fn urgent(&self) -> Self {
         Self {
             pool: Arc::clone(&self.pool),
@@ -333,7 +334,7 @@ impl Connections {
         }
     }
 
-    /// Begins a transaction in the site's tables with this statement. It runs on a connection from
+    /// Runs this statement to begin a transaction in the site's tables. The statement runs on a connection from
     /// [`acquire`](Self::acquire). Dropping the connection ends the transaction.
     pub async fn begin(
         &self,
@@ -376,7 +377,8 @@ impl Connections {
         done
     }
 
-    /// Runs a statement as [`run`](Self::run) does. The text of the statement is written for this call alone.
+    /// Runs a statement as [`run`](Self::run) does. The SQL is unique to this call, so it is not worth
+    /// preparing.
     pub async fn run_new(
         &self,
         statement: &Statement,
@@ -397,7 +399,7 @@ impl Connections {
         self.run_while(again, statement, arguments).await
     }
 
-    /// Runs a statement, and repeats it after these errors.
+    /// Runs a statement, and repeats it as long as it fails with one of these errors.
     pub async fn run_while(
         &self,
         again: impl Fn(&DriverError) -> bool,

@@ -19,7 +19,7 @@ pub struct Statement {
 }
 
 impl Statement {
-    /// Returns the statement of a template. A template may contain only texts that cannot carry an injection:
+    /// Builds a statement from a template. A template may contain only strings that cannot carry an injection:
     /// Perennial's own SQL, names that perennial-jobs has checked, the `&'static str` of `Claims::filter_sql`,
     /// a prefix that `schema::check_prefix` has checked, numbers, a dialect's literals, and the quoted name of
     /// the database.
@@ -105,7 +105,7 @@ pub async fn run(
     connection.run(Arc::clone(&statement.sql), &arguments).await
 }
 
-/// Values in a row that are not NULL, and that have one of the types that Perennial itself stores.
+/// Reads the values of a row that are not NULL, as the types that Perennial itself stores.
 pub trait Cells {
     fn number(&self, column: usize) -> Result<i64, DriverError>;
     fn name(&self, column: usize) -> Result<String, DriverError>;
@@ -158,7 +158,7 @@ pub fn is_broken(error: &DriverError) -> bool {
     error.is_broken_connection() || has_code(error, |rules| rules.connection_lost)
 }
 
-/// Returns true if the error has one of the codes that `codes` selects from the rules of its kind of database.
+/// Returns true if the error has one of the codes that `codes` selects from the rules of the error's database.
 pub fn has_code(error: &DriverError, codes: fn(&DialectRules) -> &'static [ErrorCode]) -> bool {
     let code = error.code();
     code.is_some_and(|code| codes(Engine::of(code).rules()).contains(&code))

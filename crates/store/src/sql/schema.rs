@@ -36,8 +36,8 @@ pub(super) async fn prepare(
     steps: &'static [&'static [PerDialect]],
 ) -> Result<(), Error> {
     let version = Statement::new(dialect, prefix, tables::VERSION);
-    // The usual case changes nothing: it needs no right to write and waits for no other writer. An
-    // error here, such as a missing table, occurs again below if it matters.
+    // The usual case changes nothing: it needs no write permission and waits for no other writer. An error
+    // here, such as a missing table, occurs again below if it matters.
     if let Ok(done) = connections.run_new(&version, &[]).await
         && let Some(row) = done.rows.first()
         && pending(steps, row.number(0).map_err(failed)?)?.is_empty()

@@ -1,5 +1,5 @@
-//! Where a site's tables are. Statements need to know it that run on the application's own connections, on
-//! which the application decides which schema is current.
+//! Where a site's tables are. Statements that run on the application's own connections need to know this,
+//! because the application decides which schema is current there.
 
 use std::sync::{Arc, OnceLock};
 
@@ -48,7 +48,7 @@ impl Tables {
         })))
     }
 
-    /// Returns these tables with the setting that this process never creates them.
+    /// Returns these tables, set so that this process never creates them.
     #[must_use]
     pub fn expected(self) -> Self {
         Self(Arc::new(Inner {

@@ -3,7 +3,8 @@
 use super::statements::Dialect;
 use crate::error::Error;
 
-/// Returns the kind of the URL's database, if it is built in.
+/// Returns the dialect for the database of this URL. It is an error if support for that database is not
+/// compiled in.
 pub fn dialect_of(url: &str) -> Result<Dialect, Error> {
     let (dialect, feature, is_built_in) = match url.split(':').next().unwrap_or_default() {
         "sqlite" => (Dialect::Sqlite, "sqlite", cfg!(feature = "sqlite")),
@@ -58,7 +59,7 @@ pub(super) fn check_url(url: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the URL without the credentials before the `@` and the text behind a `?`, for the log.
+/// Returns the URL without the credentials before the `@` and the text after a `?`, for the log.
 pub fn without_password(url: &str) -> String {
     let (address, query) = url.split_once('?').unwrap_or((url, ""));
     let scheme = address.find("://").map_or("", |at| &address[..at + 3]);

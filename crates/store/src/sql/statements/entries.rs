@@ -66,8 +66,8 @@ pub(crate) const PUBLISH: PerDialect = PerDialect {
 /// kind, name, owner, fence, epoch, interval, retention, metadata, line of the history, size, 1 for
 /// an entry that counts as regenerated, known fence -> fence, if the entry was renewed
 pub(crate) const RENEW: PerDialect = PerDialect {
-    // LIMIT makes MySQL compute the inner table before the join. The row of the lock in it is locked at every
-    // isolation level.
+    // LIMIT makes MySQL compute the inner table before the join. The lock's row in that inner table is locked
+    // at every isolation level.
     mysql: "{waits}UPDATE {p}entry e JOIN (
             SELECT fence FROM {p}lock WHERE kind = $1 AND name = $2 AND owner = $3 AND fence = $4 LIMIT 1 FOR UPDATE
         ) l SET e.fence = LAST_INSERT_ID(l.fence), e.generated_at = {now}, e.regenerated = $11, e.stale_at = {now} + $6, e.retain_until = {now} + $7,

@@ -1,5 +1,5 @@
 //! The statements on the invalidation list and the outbox. All epochs come from one row. A statement that
-//! raises the epoch keeps that row locked until it is committed, and so epochs become visible in their order.
+//! raises the epoch keeps that row locked until it is committed, and so epochs become visible in order.
 
 use super::PerDialect;
 

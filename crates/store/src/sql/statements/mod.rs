@@ -76,7 +76,7 @@ impl Dialect {
         }
     }
 
-    /// Returns a text with the database's SQL in the place of each word in braces.
+    /// Returns the template with each word in braces replaced by the database's SQL for it.
     pub fn render(self, template: &str, prefix: &str) -> String {
         let mut parts = template.split('{');
         let mut sql = parts.next().unwrap_or_default().to_owned();
@@ -109,9 +109,9 @@ impl Dialect {
                 postgres: "(SELECT {now})",
                 ..PerDialect::same("{now}")
             },
-            // The beginning of a statement that decides by what other nodes of a cluster have
-            // written: a node first waits for all commits of the others. A build of MariaDB without
-            // Galera refuses the setting.
+            // The beginning of a statement whose decision depends on what other nodes of a cluster have
+            // written: a node first waits for all commits of the others. A build of MariaDB without Galera
+            // refuses the setting.
             "waits" if self == Dialect::Galera => {
                 PerDialect::same("SET STATEMENT wsrep_sync_wait = 15 FOR ")
             }

@@ -12,7 +12,7 @@ pub const BEGIN: PerDialect = PerDialect {
     sqlite: "BEGIN IMMEDIATE",
     // BEGIN has another meaning in MariaDB's Oracle mode.
     mysql: "START TRANSACTION",
-    // The role's default may be a transaction that only reads.
+    // The role's default may be read-only transactions.
     ..PerDialect::same("BEGIN READ WRITE")
 };
 
@@ -210,8 +210,8 @@ pub(crate) fn keyword(word: &str) -> Option<PerDialect> {
             sqlite: " WITHOUT ROWID",
             ..PerDialect::same("")
         },
-        // Any program may write rows here. One with a longer text could never be given an epoch, and would stay
-        // in the table for ever.
+        // Any program may write rows here. A row with a longer string could never be given an epoch, and would
+        // stay in the table forever.
         "short_texts" => PerDialect {
             sqlite: ",
         CHECK (typeof(id) = 'text' AND length(CAST(id AS BLOB)) <= 255 AND typeof(name) = 'text' AND length(CAST(name AS BLOB)) <= 255)",

@@ -115,7 +115,7 @@ impl SqlStore {
         self.break_lock(&page, None).await?;
         let name = bounded(key);
         self.run(&entries::DELETE, &[Arg::Text(&name)]).await?;
-        // A name with a NUL is stored as a digest, because texts in PostgreSQL cannot contain a `NUL`.
+        // A name with a NUL is stored as a digest, because text values in PostgreSQL cannot contain a `NUL`.
         if !key.contains('\0') {
             let [first, behind] = [format!("{key}#"), format!("{key}$")];
             let variants = [Arg::Text(&first), Arg::Text(&behind)];

@@ -93,7 +93,7 @@ impl SqlStore {
     pub(crate) async fn number(&self, call: &Number) -> SqlResult<Numbered> {
         let error = match self.number_all(&call.ids).await {
             Ok(numbered) => return Ok(numbered),
-            // The connection or the server fails, not the rows.
+            // The connection or the server is at fault, and not the rows.
             Err(error) if !is_refusal(&error) => return Err(error),
             Err(error) => error,
         };

@@ -132,8 +132,8 @@ impl SqlStore {
     }
 }
 
-/// Reads a row of a lock, in the columns of [`locks::INSPECT`]. `None` means that this version of the crate
-/// does not know the lock's kind.
+/// Reads the row of a lock, with the columns that [`locks::INSPECT`] selects. `None` means that this version of
+/// the crate does not know the lock's kind.
 pub fn lock_row(row: &Row) -> SqlResult<Option<LockRow>> {
     let kind = row.name(0)?;
     let Some(kind) = LockKind::all().find(|it| it.as_str() == kind) else {

@@ -84,7 +84,7 @@ impl SqlStore {
         if done.changed > 0 {
             return Ok(true);
         }
-        // An earlier call may have finished the request, and its reply was lost.
+        // An earlier call may have finished the request, and its reply may have been lost.
         let done = self.run(&requests::FINISHED, &of).await?;
         Ok(number(&done)?.is_some_and(|rows| rows > 0))
     }

@@ -1,5 +1,5 @@
 //! Compares the triggers in a database with those that the application has declared, and finds changes to the
-//! table that they cannot see.
+//! table that these triggers would not notice.
 //!
 //! The text of the installed trigger is compared with the text that [`create`](super::Trigger::create) would
 //! write. Only white space may differ, because tools change it.
@@ -117,7 +117,7 @@ impl Trigger {
     ///
     /// # Errors
     ///
-    /// Those of [`create`](Self::create), and the database fails or does not answer within its statement
+    /// The errors of [`create`](Self::create); or the database fails or does not answer within its statement
     /// timeout.
     pub async fn check(&self, database: &Database) -> Result<Vec<TriggerFault>, Error> {
         let plan = self.plan(database.driver().engine())?;
@@ -242,7 +242,7 @@ async fn installed(
         Engine::MySql => MYSQL,
     };
     let rows = ask(database, query, &[&plan.table_argument()]).await?;
-    // The server names the triggers, and hides their texts.
+    // The server names the triggers, but hides their definitions.
     if rows
         .iter()
         .any(|row| row.name(1).is_ok_and(|text| text.is_empty()))

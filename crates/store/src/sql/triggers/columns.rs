@@ -116,7 +116,7 @@ impl Table {
         Ok(found)
     }
 
-    /// Returns the schema of PostgreSQL in which the database finds a table.
+    /// Returns the PostgreSQL schema in which the database finds a table.
     pub async fn schema_of(database: &Database, table: &str) -> Result<Option<String>, Error> {
         const SCHEMA: &str =
             "SELECT n.nspname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace

@@ -5,10 +5,10 @@
 //! what their expressions have in common is here. This code installs nothing: the statements are for a
 //! migration. `check.rs` asks a database whether it has them, and `columns.rs` which columns a table has.
 //!
-//! Invariants: the tag that a trigger makes for a row is byte for byte the one that `format!` makes of the same
-//! template in a handler. If a value does not allow that, all tags with the fixed beginning of the template are
-//! invalidated instead, so too much may be invalidated, and never too little. No byte of a template or of a row
-//! becomes SQL.
+//! Invariants: the tag that a trigger makes for a row is byte for byte the one that `format!` makes from the
+//! same template in a handler. If a value does not allow that, all tags with the fixed beginning of the
+//! template are invalidated instead, so too much may be invalidated, and never too little. No byte of a
+//! template or of a row becomes SQL.
 
 mod check;
 mod columns;
@@ -36,7 +36,7 @@ pub use columns::{Column, Table};
 /// place, on PostgreSQL.
 const DEFAULT_MAX_NAMES: u32 = 1000;
 
-/// The type of a column that stands in the template of a tag.
+/// The type of a column that is used in the template of a tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ColumnType {
@@ -51,7 +51,7 @@ pub enum ColumnType {
 }
 
 /// A database trigger on a table of the application. When its rows change, whoever changes them, pages that
-/// depend on them become stale, in the transaction of the change.
+/// depend on them become stale, in the same transaction as the change.
 ///
 /// ```
 /// use perennial_store::{ColumnType, Trigger, driver::Engine};
@@ -68,8 +68,8 @@ pub enum ColumnType {
 /// # Ok::<_, perennial_store::Error>(())
 /// ```
 ///
-/// The tags are those of `Tags` in a handler, and a page that has one of them becomes stale. An update of a row
-/// writes two tags: one made of the row's old values, and one made of its new values.
+/// The tags are the same as those that a handler sets with `Tags`, and a page that has one of them becomes
+/// stale. An update of a row writes two tags: one made of the row's old values, and one made of its new values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trigger {
     table: String,
@@ -117,16 +117,17 @@ impl Trigger {
         self
     }
 
-    /// Adds the template of a tag: a text of at least three characters, and then columns in braces, as in
-    /// `product-{id}`. `{{` and `}}` are braces. A row with NULL in one of the columns has no such tag.
+    /// Adds the template of a tag: at least three characters of literal text, followed by columns in braces, as
+    /// in `product-{id}`. `{{` and `}}` stand for literal braces. A row with NULL in one of the columns has no
+    /// such tag.
     #[must_use]
     pub fn tag(mut self, template: impl Into<String>) -> Self {
         self.tags.push(template.into());
         self
     }
 
-    /// Adds the tag of a list of the rows, which becomes stale when rows come or go, and when one of the
-    /// [watched columns](Self::columns) changes.
+    /// Adds a tag for pages that list the rows. It is invalidated when rows are inserted or deleted, and when
+    /// one of the [watched columns](Self::columns) changes.
     #[must_use]
     pub fn list_tag(mut self, tag: impl Into<String>) -> Self {
         self.list_tags.push(tag.into());
@@ -178,16 +179,17 @@ impl Trigger {
         self
     }
 
-    /// Fires for each row, on PostgreSQL: for a partitioned table, whose partitions may be written to by their
-    /// own names. Default: once for each statement.
+    /// Makes the trigger fire for each row, on PostgreSQL. Use it for a partitioned table if its partitions may
+    /// be written to directly. Default: once for each statement.
     #[must_use]
     pub fn for_each_row(mut self) -> Self {
         self.by_row = true;
         self
     }
 
-    /// Returns the statements that make the triggers, for a migration. Each one replaces what a former migration
-    /// made. On MySQL and MariaDB each trigger is one statement without `;` inside, so that no tool needs a `DELIMITER`.
+    /// Returns the statements that make the triggers, for a migration. Each one replaces what an earlier
+    /// migration made. On MySQL and MariaDB each trigger is one statement without `;` inside, so that no tool
+    /// needs a `DELIMITER`.
     ///
     /// # Errors
     ///

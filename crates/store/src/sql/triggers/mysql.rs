@@ -18,7 +18,7 @@ pub(super) fn trigger(plan: &Plan<'_>, change: Change) -> String {
 pub(super) fn body(plan: &Plan<'_>, change: Change) -> String {
     let and_changed = match change {
         Change::Update => {
-            // The bytes are compared, because the column's collation may treat two different texts as equal.
+            // The bytes are compared, because the column's collation may treat two different strings as equal.
             let differs = |column: &&str| {
                 let column = plan.quoted(column);
                 format!("NOT (CAST(OLD.{column} AS BINARY) <=> CAST(NEW.{column} AS BINARY))")

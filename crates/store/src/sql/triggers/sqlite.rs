@@ -6,7 +6,7 @@ use super::{Change, ColumnType, Plan};
 pub(super) fn trigger(plan: &Plan<'_>, change: Change) -> String {
     let when = match change {
         Change::Update => {
-            // The bytes are compared, because the column's collation may treat two different texts as equal.
+            // The bytes are compared, because the column's collation may treat two different strings as equal.
             let differs = |column: &&str| {
                 let column = plan.quoted(column);
                 format!("OLD.{column} IS NOT NEW.{column} COLLATE BINARY")
