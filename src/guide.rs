@@ -37,6 +37,7 @@ macro_rules! chapters {
 [keys]: crate::guide::keys
 [locks]: crate::guide::locks
 [logged-in-users]: crate::guide::logged_in_users
+[migrating]: crate::guide::migrating#from-nginxs-proxy_cache
 [monitoring]: crate::guide::monitoring
 [operating]: crate::guide::operating
 [parts]: crate::guide::freshness#parts-of-pages-and-values

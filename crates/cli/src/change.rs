@@ -58,7 +58,7 @@ pub(crate) async fn invalidate(site: &Perennial, target: &Target, consent: &Cons
         "Invalidated {what}. Running sites know it within about a second."
     )));
     if let Some(key) = &target.key
-        && site.entry(key).await?.is_none()
+        && show::variants(site, key).await?.is_empty()
     {
         eprintln!("Nothing is stored under this key; `perennial entries` lists the keys.");
     }
@@ -87,12 +87,15 @@ async fn matching(site: &Perennial, target: &Target) -> Result<String> {
 pub(crate) async fn purge(site: &Perennial, target: &Target, consent: &Consent) -> Result {
     let mut what = matching(site, target).await?;
     if let Some(key) = &target.key {
-        let entry = show::entry(site, key).await?;
-        what = format!(
-            "{key:?} and its variants ({} bytes, {} old)",
-            entry.bytes,
-            time(entry.age)
-        );
+        let variants = show::variants(site, key).await?;
+        if variants.is_empty() {
+            return Err(show::missing(key));
+        }
+        let bytes: u64 = variants.iter().map(|entry| entry.bytes).sum();
+        what = match variants.len() {
+            1 => format!("{:?} ({bytes} bytes)", variants[0].key),
+            count => format!("{key:?} in {count} variants ({bytes} bytes)"),
+        };
     }
     if consent.dry_run {
         print::line(&print::text(&format!("Would purge {what}.")));

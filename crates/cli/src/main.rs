@@ -45,7 +45,7 @@ Exit status:
   2   wrong use, such as an unknown option or no database
   3   there is no such key or lock
   4   refused: not confirmed, or the target has changed since
-  5   doctor found something
+  5   doctor or `triggers --check` found a fault; with `doctor --strict`, also a warning
 `perennial run` exits as its command does, and with
   74  if the lock was lost while the command ran
   75  if the lock is taken

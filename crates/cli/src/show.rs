@@ -49,20 +49,27 @@ pub(crate) fn summary(report: Report) {
         Some(capacity) => format!(" of {}", size(capacity)),
         None => String::new(),
     };
+    let is_shared = !report.processes.is_empty();
+    let shared = |text: String| match is_shared {
+        true => text,
+        false => {
+            "unknown: no process shares its figures, which `site.share_stats()` starts".to_owned()
+        }
+    };
     for (name, text) in [
         (
             "requests",
-            format!(
+            shared(format!(
                 "{} in the last hour{ratio}; {a_second} a second in the last full minute",
                 hour.requests
-            ),
+            )),
         ),
         (
             "regenerations",
-            format!(
+            shared(format!(
                 "{} in the last hour, {} of them failed",
                 hour.regenerations, hour.failures
-            ),
+            )),
         ),
         (
             "pages",
@@ -76,11 +83,11 @@ pub(crate) fn summary(report: Report) {
         ("store", format!("{}{store}", size(report.stored_bytes))),
         (
             "memory",
-            format!(
+            shared(format!(
                 "{} of {} in the processes that share their figures",
                 size(report.memory.bytes),
                 size(report.memory.capacity)
-            ),
+            )),
         ),
     ] {
         print::line(&format!("{name:<14} {text}"));
@@ -169,11 +176,29 @@ fn latest(generations: Vec<Generated>) {
 }
 
 pub(crate) async fn entry(site: &Perennial, key: &str) -> Result<Entry> {
-    let entry = site.entry(key).await?;
-    entry.ok_or_else(|| missing(key))
+    if let Some(entry) = site.entry(key).await? {
+        return Ok(entry);
+    }
+    let variants = variants(site, key).await?;
+    if variants.is_empty() {
+        return Err(missing(key));
+    }
+    let keys: Vec<_> = variants.iter().map(|it| format!("{:?}", it.key)).collect();
+    Err(Failure::Missing(format!(
+        "{key:?} is stored in variants: write the key of one of them, {}",
+        keys.join(" or ")
+    )))
 }
 
-fn missing(key: &str) -> Failure {
+/// Returns the entry of this key and those of its variants, which differ in a host or a header.
+pub(crate) async fn variants(site: &Perennial, key: &str) -> Result<Vec<Entry>> {
+    let mut found: Vec<_> = site.entry(key).await?.into_iter().collect();
+    let others = EntryFilter::new().prefix(format!("{key}#"));
+    found.extend(site.entries(&others).await?.entries);
+    Ok(found)
+}
+
+pub(crate) fn missing(key: &str) -> Failure {
     Failure::Missing(format!(
         "nothing is stored under {key:?}: `perennial entries` lists the keys, and `perennial explain` asks a site why a page is not stored"
     ))

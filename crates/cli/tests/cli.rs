@@ -998,6 +998,28 @@ fn wrong_use_is_explained_and_no_password_is_shown() {
     );
 }
 
+/// A key with a host or a header has an entry for each of its values, and none under the key itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn key_that_is_stored_in_variants_is_found() {
+    for db in Db::all() {
+        let site = db.site().await;
+        for key in ["list#de", "list#en", "lists"] {
+            store(&site, key).await;
+        }
+        let (text, status) = db.run(&["show", "list"]);
+        assert!(
+            status == 3 && text.contains("\"list#de\" or \"list#en\""),
+            "{text}"
+        );
+        let (text, status) = db.run(&["invalidate", "list"]);
+        assert!(status == 0 && !text.contains("Nothing is stored"), "{text}");
+        let (text, status) = db.run(&["purge", "--yes", "list"]);
+        assert!(status == 0 && text.contains("in 2 variants"), "{text}");
+        assert_eq!(db.run(&["purge", "--yes", "list"]).1, 3);
+        assert_eq!(db.run(&["show", "lists"]).1, 0);
+    }
+}
+
 /// A terminal of 100 columns shows each line of the help as it is, and the manual and the book have each command.
 /// `PERENNIAL_UPDATE=1` writes the chapter of the book.
 #[test]

@@ -41,14 +41,24 @@ impl ExaminedDatabase<'_> {
         let text = format!("a commit is on {commits}");
         match &*lost_after {
             [] => found(Verdict::Ok, text),
-            faults => found(
-                Verdict::Warning,
-                format!(
-                    "{text}; the latest commits may be lost after {}: afterwards work done once may be done again. \
-                     docs/scale.md lists the effects, and synchronous settings",
-                    faults.join(", or ")
-                ),
-            ),
+            faults => {
+                let remedy = match self.kind {
+                    Kind::Postgres => {
+                        "if that matters, set `synchronous_commit = on` and `fsync = on`, and for a failover name a synchronous standby"
+                    }
+                    _ => {
+                        "if that matters, set `innodb_flush_log_at_trx_commit = 1` and `sync_binlog = 1`, and for a failover replicate semi-synchronously"
+                    }
+                };
+                found(
+                    Verdict::Warning,
+                    format!(
+                        "{text}; the latest commits may be lost after {}: afterwards work done once may be done again. \
+                     {remedy}",
+                        faults.join(", or ")
+                    ),
+                )
+            }
         }
     }
 }
