@@ -149,8 +149,8 @@ impl Refresh {
     ///
     /// - The lifetime is `s-maxage`, `max-age` or `Expires` (RFC 9111 §4.2), minus the response's `Age`. `jitter`,
     ///   `stale_while_revalidate` and `stale_if_error` of the policy have no effect on such a response.
-    /// - A valid `CDN-Cache-Control` replaces `Cache-Control` and `Expires`, including on the question whether
-    ///   the response may be stored (RFC 9213 §2.2).
+    /// - A valid `CDN-Cache-Control` replaces `Cache-Control` and `Expires`, also in deciding whether the
+    ///   response may be stored (RFC 9213 §2.2).
     /// - When the lifetime is over, the old version is served only for as long as the directive
     ///   `stale-while-revalidate` or `stale-if-error` says (RFC 5861). Without these directives, visitors wait for
     ///   the new version.

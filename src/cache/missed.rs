@@ -59,8 +59,8 @@ impl Finding {
     ) -> Option<Self> {
         let stored = &before.page.meta.stored;
         let is_by_age = matches!(reason, Reason::Stale | Reason::Verified);
-        // The content may differ only because one of the page's parts was regenerated because that part had
-        // aged, which is not a missed invalidation.
+        // If one of the page's parts has been regenerated because of its age, the page's content may differ for
+        // that reason alone. That is not a missed invalidation.
         let follows_parts = stored.parts_fresh_for.is_some() || stored.is_provisional;
         let has_tags = !stored.tags.is_empty();
         if !is_by_age || follows_parts || !has_tags || before.is_unsaved() || before.age_unknown {

@@ -106,9 +106,9 @@ impl Builder {
     /// ```
     ///
     /// Each page counts as the size of its body, headers, tags and key, plus 2 KiB. If the capacity is
-    /// exceeded, a request removes pages once a minute, and the log says so. They are removed in this order:
-    /// stale pages that were generated once, and stale 404s and the like; other stale pages, beginning with
-    /// those that have been stale for longest; and fresh pages.
+    /// exceeded, pages are removed at most once a minute, after some visitor's request, and the log says so.
+    /// They are removed in this order: stale pages that were generated once, and stale 404s and the like; other
+    /// stale pages, beginning with those that have been stale for longest; and fresh pages.
     pub fn store_capacity(mut self, bytes: u64) -> Self {
         self.settings.store_capacity = (bytes < u64::MAX).then_some(bytes);
         self
@@ -502,8 +502,8 @@ impl Builder {
     }
 
     /// Returns the statements that make the tables. The scheme of the URL, such as `postgres://`, determines
-    /// for which kind of database they are written. After that, the site's role needs SELECT, INSERT, UPDATE
-    /// and DELETE.
+    /// for which kind of database they are written. Once you have run them, the site's role needs SELECT,
+    /// INSERT, UPDATE and DELETE.
     ///
     /// ```
     /// # #[cfg(feature = "sqlite")]

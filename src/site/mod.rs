@@ -212,8 +212,8 @@ impl Perennial {
             .map(drop)
     }
 
-    /// Makes all those resources stale whose keys begin with `prefix`, as [`invalidate`](Self::invalidate)
-    /// does. The empty prefix means everything.
+    /// Makes stale all resources whose keys begin with `prefix`, as [`invalidate`](Self::invalidate) does. The
+    /// empty prefix means everything.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
@@ -254,9 +254,9 @@ impl Perennial {
             .map(drop)
     }
 
-    /// Makes all those resources stale that have a tag beginning with `prefix`, as
-    /// [`invalidate`](Self::invalidate) does. Use it after a change of many rows if each row has a tag of its
-    /// own, such as `product-7`. An empty prefix matches every resource that has a tag.
+    /// Makes stale all resources that have a tag beginning with `prefix`, as [`invalidate`](Self::invalidate)
+    /// does. Use it after a change of many rows if each row has a tag of its own, such as `product-7`. An empty
+    /// prefix matches every resource that has a tag.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
@@ -570,10 +570,10 @@ impl Perennial {
         self.cache.settings().revision.as_deref()
     }
 
-    /// Begins no further regeneration, and waits for the running ones, which release their leases. Call it
+    /// Starts no further regenerations, and waits for the running ones, which release their leases. Call it
     /// after the server has drained. Requests that come later are still answered from memory.
     ///
-    /// The call waits for a regeneration at most for the policy's
+    /// For each regeneration, the call waits no longer than the policy's
     /// [`generator_timeout`](Refresh::generator_timeout) plus 15 s plus five statement timeouts. A request
     /// under an idempotency layer has no limit: put a timeout inside that layer, or around `shutdown`.
     ///

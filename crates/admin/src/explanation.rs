@@ -180,7 +180,7 @@ fn remedy_of(served: Served) -> &'static str {
         }
         Served::Bypass(why) => remedy_of_bypass(why),
         Served::Unavailable | Served::Failed => {
-            "Repair the handler: the log has its error. A purge ends the cooldown."
+            "Fix the handler: the log has its error. A purge ends the cooldown."
         }
         // Of a later release.
         _ => "",
@@ -261,6 +261,6 @@ mod tests {
              The last regeneration has failed (2 in a row). The next attempt is in 4 s. \
              Its error: no column \\u{1b} The handler does not see the request's `cookie`."
         );
-        assert!(remedy(&explanation).starts_with("Repair the handler"));
+        assert!(remedy(&explanation).starts_with("Fix the handler"));
     }
 }

@@ -158,7 +158,7 @@ impl IdempotencyLayer {
             }
         };
         let finish = Finish::new(begin.name, begin.owner, stored, self.lifetime);
-        // The client waits for the first try to store the response.
+        // The client waits until the first attempt to store the response has ended.
         let (trying, tried) = channel::channel();
         let tasks = self.locks.tasks().clone();
         tasks.spawn(self.finish(finish, trying).in_current_span());

@@ -278,7 +278,7 @@ impl Row {
         }
     }
 
-    /// Returns the bytes of a column, or `None` if it is NULL. For a text, these are its UTF-8 bytes.
+    /// Returns the bytes of a column, or `None` if it is NULL. For a text column, these are its UTF-8 bytes.
     ///
     /// # Errors
     ///

@@ -17,8 +17,8 @@ use crate::{driver::DriverError, words};
 /// The error type of stores and generators.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
 
-/// The error of a database that works, and rejects the content: it is too large, its text cannot be encoded,
-/// or a constraint forbids it.
+/// The database itself works, but has rejected the content: it is too large, its text cannot be encoded, or a
+/// constraint forbids it.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct RejectedValue(pub BoxError);

@@ -163,7 +163,7 @@ impl Backoff {
         self
     }
 
-    /// Sets the time after which the pauses end. The last attempt is made at that time.
+    /// Sets a limit on the total time. The last attempt is made when that time is over.
     pub fn limit(mut self, limit: Duration) -> Self {
         self.end = Instant::now().checked_add(limit);
         self

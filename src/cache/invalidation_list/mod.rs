@@ -895,8 +895,8 @@ mod tests {
         );
         list.apply(&[]);
         assert_eq!(list.seen(), Epoch(9));
-        // The process adds its own invalidation of epoch 12 before it learns the epochs 10 and 11
-        // of other processes.
+        // The process adds its own invalidation of epoch 12 before it learns of epochs 10 and 11 from other
+        // processes.
         list.add("key:/b", Epoch(12));
         assert_eq!((list.seen().0, list.latest().0), (9, 12));
         assert_eq!(

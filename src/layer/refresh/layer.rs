@@ -36,9 +36,9 @@ use super::{
 ///
 /// # What is stored
 ///
-/// Responses to GET, which also answer HEAD, each under its [key](Self::key), with a heuristically
-/// cacheable status (RFC 9110 §15.1: 200, 203, 204, 300, 301, 308, 404, 405, 410, 414), unless a
-/// header forbids it.
+/// Responses to GET, which also answer HEAD, each under its [key](Self::key), with a heuristically cacheable
+/// status (those of RFC 9110 §15.1 except 206 and 501: 200, 203, 204, 300, 301, 308, 404, 405, 410, 414),
+/// unless a header forbids it.
 ///
 /// **Bypass** (hit-for-pass): after a response that may not be stored, the service itself answers
 /// each request for a time. The first such request runs the service twice, once as the generator

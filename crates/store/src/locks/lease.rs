@@ -109,11 +109,12 @@ impl Lease {
         self.core.term.borrow().remaining(Instant::now())
     }
 
-    /// Extends the lease to its whole length from now.
+    /// Extends the lease to its full length, counted from now.
     ///
     /// # Errors
     ///
-    /// [Lost](crate::ErrorKind::Lost), or the database fails and the lease's end is unchanged.
+    /// [Lost](crate::ErrorKind::Lost), or the database fails. This process then still counts on the old end of
+    /// the lease.
     pub async fn extend(&self) -> Result<(), Error> {
         self.core.extend().await
     }

@@ -230,7 +230,7 @@ impl Kind for sqlx::Sqlite {
     fn file(options: &sqlx::sqlite::SqliteConnectOptions) -> Option<&Path> {
         let path = options.get_filename();
         let name = path.to_string_lossy();
-        // A database in memory has one of these names.
+        // sqlx uses such names for an in-memory database.
         let is_file = !name.is_empty() && !name.contains(":memory:") && !name.starts_with("file:");
         is_file.then_some(path)
     }

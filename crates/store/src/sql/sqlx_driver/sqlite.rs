@@ -43,7 +43,7 @@ pub(super) async fn open(url: &str, connect: Connect) -> Result<SqlitePool, Erro
         )));
     }
 
-    // The database in memory ends with its last connection.
+    // An in-memory database disappears when its last connection closes.
     let pool = SqlitePoolOptions::new();
     let pool = if in_memory {
         pool.max_connections(1)
