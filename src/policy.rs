@@ -45,7 +45,7 @@ pub trait Schedule: fmt::Debug + Send + Sync + RefUnwindSafe {
 /// # The waits
 ///
 /// When a page is stale, the request of one visitor (the *leader*) starts a regeneration, by a handler (the
-/// *generator*) that holds a lock with an end (the *lease*). Requests that come meanwhile are *followers*.
+/// *generator*) that holds a lock that expires (the *lease*). Requests that come meanwhile are *followers*.
 ///
 /// | setting | who waits, and for what | what follows when it is over | default |
 /// |---|---|---|---|
@@ -144,8 +144,8 @@ impl Refresh {
         policy
     }
 
-    /// Creates a policy under which the headers of each response decide when it is stale, as in an HTTP cache. If a
-    /// response has none of them, it is stale after `default`.
+    /// Creates a policy under which the headers of each response decide when it is stale, as in an HTTP cache.
+    /// If a response has no header that sets a lifetime, it is stale after `default`.
     ///
     /// - The lifetime is `s-maxage`, `max-age` or `Expires` (RFC 9111 §4.2), minus the response's `Age`. `jitter`,
     ///   `stale_while_revalidate` and `stale_if_error` of the policy have no effect on such a response.
@@ -248,8 +248,8 @@ impl Refresh {
         self
     }
 
-    /// Sets for how long after a failure no process tries again. Default: the interval, but at least 3 s and at
-    /// most 30 s.
+    /// Sets how long all processes wait after a failure before one tries again. Default: the interval, but at
+    /// least 3 s and at most 30 s.
     ///
     /// If there is no version that may be served, the pause is a second, and doubles with each failure until it is as
     /// long as the cooldown.

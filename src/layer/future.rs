@@ -13,7 +13,7 @@ use tower_service::Service;
 
 use crate::layer::ResponseBody;
 
-/// The future of a response: ready for a hit, boxed otherwise.
+/// The future of a response: ready at once for a hit, and a boxed future otherwise.
 pub struct ResponseFuture<B, E>(Either<Ready<Result<B, E>>, Waiting<B, E>>);
 
 type Result<B, E> = std::result::Result<Response<ResponseBody<B>>, E>;

@@ -204,8 +204,8 @@ impl Builder {
     }
 
     /// Sets a secret token for explanations. A request that has the token in its header `Perennial-Explain`
-    /// asks why its page is cached or not. The token needs at least 16 bytes. Default: none, so that no request
-    /// can ask.
+    /// asks why the requested page is or is not cached. The token needs at least 16 bytes. Default: none, so
+    /// that no request can ask.
     ///
     /// A layer answers such a request with an [`Explanation`](crate::entries::Explanation) as JSON, and
     /// generates and stores nothing.
@@ -360,9 +360,9 @@ impl Builder {
     ///   compare.
     /// - Inside a layer of [`Perennial::invalidate_on_success`] or of the other functions of that kind, the
     ///   response to a successful change waits until this process knows what the triggers have written. With
-    ///   [`read_own_writes`](Self::read_own_writes), the author is then shown the change by each process. If
-    ///   the trigger is not declared, both hold only for the tags that the layer or the response names, and
-    ///   what triggers have written becomes known within a second.
+    ///   [`read_own_writes`](Self::read_own_writes), the visitor who has made the change then sees it in each
+    ///   process. If the trigger is not declared, the wait and `read_own_writes` apply only to the tags that
+    ///   the layer or the response names, and what triggers have written becomes known within a second.
     ///
     /// ```
     /// use perennial::{Perennial, sql::Trigger};

@@ -185,9 +185,9 @@ impl Perennial {
     /// Makes a resource stale: visitors get the old version while the next request regenerates it.
     ///
     /// The key of a route's page is its path and, after `?`, the parameters of the query that are [part of the
-    /// key](crate::Key), in any order and percent-encoding. The key of [content](Self::content) is the `key` of
-    /// that call. All variants of the key are invalidated: those that differ in headers, in the host, or in the
-    /// path under which their router is nested. It is not an error if the key is not stored.
+    /// key](crate::Key), in any order and percent-encoding. The key of [content](Self::content) is the `key`
+    /// that was passed to it. All variants of the key are invalidated: those that differ in headers, in the
+    /// host, or in the path under which their router is nested. It is not an error if the key is not stored.
     ///
     /// This process knows of the invalidation when the call returns; the others know it [a second
     /// later](crate::guide::invalidation#who-sees-the-change-when). A page that is being generated meanwhile is

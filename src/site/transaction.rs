@@ -23,7 +23,8 @@ impl Perennial {
     /// ```
     ///
     /// Call [`committed`](PendingInvalidation::committed) after the commit: then this process knows of the
-    /// invalidation at once. Without that call, the next sync of any process applies it, within a second.
+    /// invalidation at once. Without that call, the next time a process reads new invalidations, it applies
+    /// this one, within a second.
     ///
     /// # Errors
     ///

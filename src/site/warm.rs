@@ -44,8 +44,8 @@ pub struct Warmed {
     /// The path or URI that was given.
     pub path: String,
     /// How the layer has answered. After [`Served::Hit`], [`Served::Generated`] and [`Served::Collapsed`], a
-    /// fresh version is in the database and, if there is room for it, in the memory of this process. It is an
-    /// error if the given string is not a path, if there is no layer around the route, or if the service has
+    /// fresh version is in the database and, if there is room for it, in the memory of this process. `Err`
+    /// means that the given string is not a path, if there is no layer around the route, or if the service has
     /// failed or panicked.
     pub result: Result<Served, Error>,
 }
@@ -170,12 +170,12 @@ impl Perennial {
         self.visit(service, pages, Purpose::Regenerate).await
     }
 
-    /// Explains the answer that a visitor of this page would get now. The question goes through the
-    /// application's router with its layers, and the layer that answers it generates and stores nothing.
+    /// Explains the answer that a visitor of this page would get now. A request for an explanation goes through
+    /// the application's router with its layers. The layer that answers it generates and stores nothing.
     ///
-    /// The result is `None` if no layer has answered. Then the request has run the page's own handler, if there
-    /// is one. The reason may also be a middleware that builds a new request without the extensions of the old
-    /// one: the layer then takes the question for an ordinary visit.
+    /// The result is `None` if no layer has answered. In that case the page's own handler was run, if there is
+    /// one. Another possible reason is a middleware that builds a new request without the extensions of the old
+    /// one: the layer then takes the request for an ordinary visit.
     ///
     /// [`Builder::explain_token`](crate::Builder::explain_token) does the same from outside.
     ///

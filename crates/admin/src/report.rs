@@ -53,7 +53,7 @@ pub struct Report {
     pub memory: Memory,
     /// What the site did in the last hour.
     pub last_hour: LastHour,
-    /// The size of each table with its indexes, in bytes; on SQLite, of the file.
+    /// The size of each table with its indexes, in bytes; on SQLite, the size of the database file.
     pub tables: Vec<(String, u64)>,
     /// The locks of pages in cooldown: their last regeneration has failed.
     pub failing: Vec<LockInfo>,

@@ -35,12 +35,12 @@ const NO_CALLER: &str = "The caller of this request is not known, so its `Idempo
 /// responses have a problem body (RFC 9457).
 ///
 /// The service runs in a task of its own: a client that disconnects cancels nothing. The outcome is unknown
-/// after a minute without a response ([`unknown_after`](Self::unknown_after)), as when the process dies or the
-/// service panics or returns an error; a later response is stored all the same. Requests whose outcome is
-/// unknown are kept for 90 days.
+/// after a minute without a response ([`unknown_after`](Self::unknown_after)), and also when the process dies,
+/// or the service panics or returns an error; a later response is stored all the same. Requests whose outcome
+/// is unknown are kept for 90 days.
 ///
-/// Authentication belongs outside, as the layer stores a 401, too. A timeout belongs inside, as no
-/// outer layer cancels a request. Bodies are held in memory, without trailers. A form of the type
+/// Put authentication outside of this layer, because the layer stores a 401, too. Put a timeout inside, because
+/// no outer layer cancels a request. Bodies are held in memory, without trailers. A form of the type
 /// `multipart/form-data` has a new boundary each time, so its repeat gets 422.
 #[derive(Clone)]
 #[must_use = "a layer does nothing until a service is wrapped in it"]

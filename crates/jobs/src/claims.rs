@@ -367,8 +367,8 @@ impl Claim {
     ///
     /// # Errors
     ///
-    /// The database fails. The end of the claim may or may not have been extended; this process counts on the
-    /// old one.
+    /// The database fails. The end of the claim may or may not have been extended; this process assumes the old
+    /// one.
     pub async fn extend(&mut self) -> Result<u64, Error> {
         let begun = Instant::now();
         let extended = self.table.extend(&self.lock_id).await?;

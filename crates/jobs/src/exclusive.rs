@@ -69,9 +69,9 @@ impl ExclusiveLayer {
         self
     }
 
-    /// Describes for people what the route does. The answer to a client that is refused says what was not
-    /// begun, and [`Locks::inspect`] shows what the holder of the lock is doing. The first 100 bytes are
-    /// stored. Default: none.
+    /// Describes for people what the route does. The response to a client that is refused names the action that
+    /// was not begun, and [`Locks::inspect`] shows what the holder of the lock is doing. The first 100 bytes
+    /// are stored. Default: none.
     pub fn action(mut self, action: impl Into<String>) -> Self {
         self.action = action.into().into();
         self

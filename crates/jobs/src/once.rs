@@ -127,8 +127,8 @@ impl Once {
     ///
     /// # Errors
     ///
-    /// The database fails, or the [lease is lost](crate::ErrorKind::Lost). The work's future is then dropped where it
-    /// waits, and the work may have been done without a mark.
+    /// The database fails, or the [lease is lost](crate::ErrorKind::Lost). The work's future is then dropped at
+    /// its next `await`, and the work may have been done without a mark.
     ///
     /// # Cancel safety
     ///
@@ -176,7 +176,7 @@ impl Once {
     /// Transactions that mark different work do not wait for each other. There is one exception, on MySQL and
     /// MariaDB at their default isolation level, REPEATABLE READ: if the work comes [after](Self::after) other
     /// work that is not done, the transaction also locks neighbouring names until it ends. After
-    /// [`NotYet`](OnceOutcome::NotYet), end it soon, or use READ COMMITTED.
+    /// [`NotYet`](OnceOutcome::NotYet), end the transaction soon, or use READ COMMITTED.
     ///
     /// # Errors
     ///

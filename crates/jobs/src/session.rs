@@ -29,8 +29,8 @@ use sql::{SessionLockName, acquire};
 /// - **No poolers** in transaction mode: the pooler's own connection to the server would keep the lock.
 /// - **No Galera or SQLite**: there, taking the lock is an error. The nodes of a Galera cluster would not share
 ///   it.
-/// - **Names** are unique within a database on PostgreSQL, and within the whole server on MySQL and MariaDB.
-///   PostgreSQL compares only 64 bits of their digests.
+/// - **Names** apply to one database on PostgreSQL, and to the whole server on MySQL and MariaDB. PostgreSQL
+///   compares only 64 bits of their digests.
 ///
 /// ```
 /// # async fn import() {}
@@ -122,7 +122,7 @@ impl SessionLock {
         self.name.as_str()
     }
 
-    /// Resolves within a few seconds after the connection has ended or cannot be reached.
+    /// Resolves within a few seconds after the connection has ended or its server has become unreachable.
     ///
     /// # Cancel safety
     ///

@@ -202,8 +202,8 @@ pub fn acts(c: char) -> bool {
         || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}')
 }
 
-/// Returns the text with characters that a terminal would [interpret](acts) replaced by `\u{…}`. The caller has
-/// to escape it for HTML.
+/// Replaces characters that a terminal would [interpret](acts) with `\u{…}`. The caller has to escape the
+/// result for HTML.
 pub fn visible(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {

@@ -34,7 +34,7 @@ pub struct Unused {
     pub released: Duration,
     /// The same as `released`, for a lock that has no stored entry.
     pub alone: Duration,
-    /// How long after its lease has expired a lock that still has an owner is removed.
+    /// A lock that still has an owner is removed this long after its lease has expired.
     pub expired: Duration,
 }
 
@@ -61,8 +61,8 @@ pub struct ProcessRow {
 #[derive(Clone, Debug)]
 pub struct NewEntry {
     pub content: Response<Bytes>,
-    /// If the new content is the same as that of a stored entry, the fence of that entry. The content is then
-    /// not sent to the database again.
+    /// The fence of the stored entry that has the same content, if there is one. The content is then not sent
+    /// to the database again.
     pub renews: Option<Fence>,
     /// The latest epoch that was known before the generation began. Invalidations with a later epoch make the
     /// entry stale.
@@ -71,7 +71,7 @@ pub struct NewEntry {
     pub metadata: String,
     /// The line about this generation, to be put in front of the stored history.
     pub history: String,
-    /// The shortest time until the entry may be pruned.
+    /// The minimum time for which the entry is kept before it may be pruned.
     pub retention: Duration,
     /// False for entries that are removed early if the store is full, such as a 404, however often they are
     /// generated.
@@ -126,8 +126,8 @@ pub struct EntryRow {
     pub lock: LockRow,
 }
 
-/// A group of stored pages: whether they were regenerated, and when they become stale, in microseconds
-/// from now.
+/// A group of stored pages, defined by whether they were regenerated, and by when they become stale, in
+/// microseconds from now.
 #[derive(Clone, Copy, Debug)]
 pub struct Evictable {
     /// True for pages whose current version has replaced an older one. That shows that somebody asked for them
@@ -245,7 +245,7 @@ pub struct Synced {
     pub committed: Vec<OutboxRow>,
 }
 
-/// An invalidation in the outbox, if one of the application's transactions has written it.
+/// An invalidation that one of the application's transactions has written into the outbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutboxRow {
     pub id: String,

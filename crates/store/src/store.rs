@@ -151,7 +151,8 @@ impl Store {
         locked(&self.0.unread).is_some()
     }
 
-    /// Returns true if the latest call of each kind succeeded, or failed long before a later success.
+    /// Returns true if the latest call of each kind succeeded, or if another kind has succeeded long since its
+    /// failure.
     pub fn is_available(&self) -> bool {
         locked(&self.0.failing).is_empty()
     }

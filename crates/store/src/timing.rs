@@ -118,7 +118,7 @@ impl Pauses {
         Self::growing(length, length)
     }
 
-    /// Returns the length of the pause after this number of pauses.
+    /// Returns the length of the next pause after this number of pauses.
     pub fn after(self, made: u32) -> Duration {
         let doubled = 2_u32.saturating_pow(made);
         self.first.saturating_mul(doubled).min(self.longest)

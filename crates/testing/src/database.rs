@@ -60,7 +60,7 @@ impl Database {
         self.set(Condition::Fails);
     }
 
-    /// Lets calls wait until another state of the database is set. If the site has given up waiting for a call
+    /// Makes calls hang until another state of the database is set. If the site has given up waiting for a call
     /// by then, the call is not executed.
     pub fn hang(&self) {
         self.set(Condition::Hangs);
@@ -77,7 +77,7 @@ impl Database {
         self.set(Condition::LosesReplies);
     }
 
-    /// Makes calls that write fail, as on a server that has become read-only.
+    /// Makes calls fail if they write, as on a server that has become read-only.
     pub fn refuse_writes(&self) {
         self.set(Condition::RefusesWrites);
     }

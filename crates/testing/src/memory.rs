@@ -68,7 +68,7 @@ impl Memory {
         locked(&self.rows).requests.len()
     }
 
-    /// Returns how often the page of `key`, or a variant of it, was stored.
+    /// Returns how many times the page of `key`, or a variant of it, was stored.
     pub fn generations(&self, key: &str) -> u64 {
         let rows = locked(&self.rows);
         let (variants, end) = (format!("{key}#"), format!("{key}$"));
@@ -97,7 +97,7 @@ impl Memory {
         locked(&self.rows).entries.insert(id(&name).1, page);
     }
 
-    /// Writes an invalidation into the outbox, as a transaction does that commits now.
+    /// Writes an invalidation into the outbox, like a transaction that commits now.
     pub fn commit_invalidation(&self, id: &str, name: &str) {
         let mut rows = locked(&self.rows);
         rows.outbox.insert(id.to_owned(), name.to_owned());

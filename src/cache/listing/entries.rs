@@ -107,7 +107,7 @@ impl EntryFilter {
         self
     }
 
-    /// Sets how many entries a page has at most. Default: 100.
+    /// Sets the maximum number of entries on a page. Default: 100.
     ///
     /// ```
     /// # use perennial::entries::{EntryFilter, EntryState};

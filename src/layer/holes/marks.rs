@@ -27,13 +27,13 @@ const DIGITS: usize = 3;
 /// The length of a mark: letters and digits alone, which no template engine escapes.
 pub(super) const MARK: usize = WORD.len() + 32 + DIGITS;
 
-/// The holes of the page that a handler writes. The handler gets it from the extensions of its request, or as
-/// an extractor of axum, and writes a *mark* wherever a hole belongs.
+/// The holes of the page that a handler writes. The handler gets a `Holes` value from the extensions of its
+/// request, or as an extractor of axum, and writes a *mark* wherever a hole belongs.
 ///
 /// A mark is a string in the body that stands for the hole. For each visitor, the layer replaces it with what
 /// the [function of the hole](crate::layer::RefreshLayer::hole) returns, whether it stores the page or passes
-/// it on. The string differs from one generation to the next: write it into the body as it is, and keep it
-/// nowhere.
+/// it on. The string differs from one generation to the next: write it into the body as it is, and do not keep
+/// it anywhere.
 ///
 /// ```
 /// # use axum::response::Html;
@@ -111,8 +111,8 @@ impl Holes {
         self.mark(name, Escape::Text)
     }
 
-    /// Returns the mark of a hole whose filling becomes a string of JSON or JavaScript, with its quotes; also
-    /// within a `<script>` of HTML.
+    /// Returns the mark of a hole whose filling becomes a string of JSON or JavaScript, with its quotes;
+    /// including inside an HTML `<script>` element.
     ///
     /// ```
     /// # fn f(holes: perennial::layer::Holes) -> String {

@@ -30,9 +30,9 @@ use super::{
 /// Stores responses, and regenerates stale ones; from
 /// [`Perennial::layer`](crate::Perennial::layer).
 ///
-/// Works with any Tower service for HTTP that is `Clone + Send + 'static`, takes a body with a `Default` and
-/// answers with a body of `Bytes`, on Tokio. The layered service is always ready: the inner service's readiness
-/// is awaited only when that service is called, so it delays no hit.
+/// Works with any Tower service for HTTP that is `Clone + Send + 'static`, takes a body type that implements
+/// `Default` and answers with a body of `Bytes`, on Tokio. The layered service is always ready: the inner
+/// service's readiness is awaited only when that service is called, so it delays no hit.
 ///
 /// # What is stored
 ///
@@ -389,8 +389,9 @@ impl RefreshLayer {
     /// Declares a [hole](Self::hole) whose function is slow: the visitor gets the page up to the hole at once,
     /// and the rest of it when the function has ended.
     ///
-    /// Use this for what is slow and far down the page, such as recommendations. The function has 30 seconds;
-    /// it shows `fallback` if it fails, because the response has begun by then.
+    /// Use this for what is slow and far down the page, such as recommendations. The function has 30 seconds.
+    /// If it fails, the hole shows `fallback`; an error page is no longer possible, because the response has
+    /// begun by then.
     ///
     /// The function runs in a task of its own, for which the middleware around the layer does not wait, and
     /// which is cancelled when the visitor leaves. So do not rely on what it changes in a session or in the
@@ -625,10 +626,10 @@ impl RefreshLayer {
     /// Declares that no middleware outside of the layer needs the response's extension of type `T`,
     /// so that a response which has it is stored without it.
     ///
-    /// A stored page has no extensions. By default, a response with one that the layer does not
-    /// know is not stored (`detail=response-extension`): an outer middleware may render a page from
-    /// it. The layer knows axum's `MatchedPath`, `NestedPath` and `OriginalUri`, what hyper's client adds,
-    /// tower-http's `RequestId` and `RequestUri`, [`Tags`], [`RefreshAfter`](crate::RefreshAfter) and
+    /// A stored page has no extensions. By default, a response is not stored if it has an extension that the
+    /// layer does not know (`detail=response-extension`): an outer middleware may render a page from it. The
+    /// layer knows axum's `MatchedPath`, `NestedPath` and `OriginalUri`, what hyper's client adds, tower-http's
+    /// `RequestId` and `RequestUri`, [`Tags`], [`RefreshAfter`](crate::RefreshAfter) and
     /// [`ExpireAfter`](crate::ExpireAfter).
     ///
     /// ```

@@ -67,7 +67,7 @@ impl<S> RefreshService<S> {
         Self(Arc::new(Shared { layer, inner }))
     }
 
-    /// Returns a clone of the inner service, which all clones of this service share.
+    /// All clones of this service share one inner service. Returns a clone of that.
     pub fn into_inner(self) -> S
     where
         S: Clone,

@@ -22,7 +22,7 @@ use crate::{
     store_event::StoreEvent,
 };
 
-/// A held lock. The lease is extended in the background whenever a third of its length has passed until it is
+/// A held lock. The lease is extended in the background each time a third of its length has passed, until it is
 /// released, dropped or [lost](Self::lost).
 ///
 /// Dropping it releases the lock in a task, for which [`Locks::shutdown`](crate::locks::Locks::shutdown) waits;
@@ -113,8 +113,8 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// [Lost](crate::ErrorKind::Lost), or the database fails. This process then still counts on the old end of
-    /// the lease.
+    /// [Lost](crate::ErrorKind::Lost), or the database fails. This process then treats the lease as ending at
+    /// its old time.
     pub async fn extend(&self) -> Result<(), Error> {
         self.core.extend().await
     }

@@ -41,7 +41,7 @@ pub use info::{Holder, LockInfo};
 pub use lease::Lease;
 pub use state::is_lease;
 
-/// Locks by name, shared by all processes on the database.
+/// Named locks, which all processes that use the database share.
 ///
 /// A name has one lease at a time, by the database's clock. A holder that is paused for longer than
 /// its lease may overlap with the next one, and is recognised by its smaller

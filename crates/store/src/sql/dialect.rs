@@ -73,7 +73,7 @@ pub struct DialectRules {
     pub no_such_table: &'static [ErrorCode],
     /// The error codes that mean that another process is making the tables at the same time.
     pub ddl_race: &'static [ErrorCode],
-    /// Nothing was done, because another statement was faster.
+    /// The error codes that mean that nothing was done, because a concurrent statement came first.
     pub contention: &'static [ErrorCode],
     /// The error codes that mean that the connection can no longer be used, and is closed: the server is
     /// shutting down, is not the primary, or does not know the outcome.

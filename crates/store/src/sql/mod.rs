@@ -170,9 +170,9 @@ impl Database {
     ///
     /// # Errors
     ///
-    /// The sessions cannot be used, the database fails, its tables belong to a newer release, or the tables
-    /// cannot be created within 60 s. With [`Connect::Lazily`] there are no errors here, because the database
-    /// is contacted later.
+    /// The settings of the server's sessions are unsuitable, the database fails, its tables belong to a newer
+    /// release, or the tables cannot be created within 60 s. With [`Connect::Lazily`] there are no errors here,
+    /// because the database is contacted later.
     pub async fn store_when(
         self,
         tables: Tables,

@@ -334,7 +334,7 @@ impl Connections {
         }
     }
 
-    /// Runs this statement to begin a transaction in the site's tables. The statement runs on a connection from
+    /// Runs this statement to begin a transaction on the site's tables. The statement runs on a connection from
     /// [`acquire`](Self::acquire). Dropping the connection ends the transaction.
     pub async fn begin(
         &self,

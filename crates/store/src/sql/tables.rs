@@ -48,7 +48,7 @@ impl Tables {
         })))
     }
 
-    /// Returns these tables, set so that this process never creates them.
+    /// Marks these tables as ones that this process must never create.
     #[must_use]
     pub fn expected(self) -> Self {
         Self(Arc::new(Inner {

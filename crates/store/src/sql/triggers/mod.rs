@@ -50,8 +50,8 @@ pub enum ColumnType {
     Text,
 }
 
-/// A database trigger on a table of the application. When its rows change, whoever changes them, pages that
-/// depend on them become stale, in the same transaction as the change.
+/// A database trigger on a table of the application. When rows of that table change, whoever changes them,
+/// pages that depend on them become stale, in the same transaction as the change.
 ///
 /// ```
 /// use perennial_store::{ColumnType, Trigger, driver::Engine};
@@ -170,9 +170,8 @@ impl Trigger {
         self
     }
 
-    /// Limits how many names one statement may invalidate one by one, on PostgreSQL. If a statement changes
-    /// more, all tags that begin with the fixed beginning of the template are invalidated instead. Default:
-    /// 1,000.
+    /// Limits how many names one statement may invalidate one by one, on PostgreSQL. If a statement would
+    /// invalidate more, all tags with the template's fixed prefix are invalidated instead. Default: 1,000.
     #[must_use]
     pub fn max_names(mut self, names: u32) -> Self {
         self.max_names = names;
