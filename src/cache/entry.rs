@@ -194,7 +194,7 @@ pub(crate) struct Version<B> {
     /// The fence under which the version was published. An unsaved version has the fence of the version
     /// before it, so that any published version replaces it.
     pub(crate) fence: Fence,
-    /// The time of the publish, by the clock of this process.
+    /// The time at which it was published, by the clock of this process.
     pub(crate) published_at: Tick,
     /// The time at which the generator began, if it ran in this process. For a version from the store this is
     /// a time in the distant past.

@@ -492,7 +492,7 @@ mod tests {
         let coded = ("accept-encoding", "gzip");
         let own = ("if-range", "\"v1\"");
         assert_eq!(outcome(false, &[range, coded, own]), Full);
-        // The strong form of a generated tag is given to no client that accepts a coding.
+        // Clients that accept a coding never get the strong form of a generated tag.
         let tag = "\"p-0123456789abcdef0123456789abcdef\"";
         let mut generated = Response::new(Bytes::from_static(b"0123456789"));
         let headers = generated.headers_mut();

@@ -353,7 +353,7 @@ impl Signals {
         let failed = |error: std::io::Error| Failure::Failed(error.to_string());
         #[cfg(unix)]
         {
-            // Signals for a command that its keeper has not started yet.
+            // Signals that arrive before the command has been started.
             let mut early = Vec::new();
             loop {
                 #[cfg(target_os = "linux")]

@@ -42,7 +42,7 @@ impl LostReplies {
             for after in UNDO_AFTER {
                 sleep_until(lost + after).await;
                 let Some(undone) = undo() else { return };
-                // If it fails, the next attempt of this loop follows.
+                // If it fails, the loop tries again.
                 undone.await;
             }
         };

@@ -157,8 +157,8 @@ impl Store {
         locked(&self.0.failing).is_empty()
     }
 
-    /// Undoes another operation whose reply was lost, and which may still be carried out late: carries this operation
-    /// out several times in the next quarter of an hour.
+    /// Runs `operation` several times over the next quarter of an hour. `operation` undoes an earlier one whose
+    /// reply was lost, and which the database may still execute late.
     pub fn undo<O: Operation + Clone + Send + 'static>(&self, operation: O) {
         let weak = Arc::downgrade(&self.0);
         self.0.lost.repeat(move || {

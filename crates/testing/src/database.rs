@@ -100,8 +100,8 @@ impl Database {
         self.0.memory.move_clock(-micros(by));
     }
 
-    /// Returns how often a version of the page or content `key` (and of its variants) was stored,
-    /// by all sites together.
+    /// Returns how many times a version of the page or content `key` (and of its variants) was stored, by all
+    /// sites together.
     pub fn generations(&self, key: &str) -> u64 {
         self.0.memory.generations(&canonical_key(key))
     }

@@ -189,8 +189,8 @@ words! {
 
 /// A stored resource, or a key in cooldown or hit-for-pass, without its content.
 ///
-/// In JSON, the fields have the same names. Times are numbers of seconds, and their names end with `_s`:
-/// `age_s`, `interval_s`, `next_regeneration_s`, `remaining_s`.
+/// In JSON, the fields have the same names, except for times, which are in seconds and have names that end with
+/// `_s`: `age_s`, `interval_s`, `next_regeneration_s`, `remaining_s`.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Entry {

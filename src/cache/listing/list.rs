@@ -42,7 +42,7 @@ impl Listing {
             let mut listed: Vec<_> = rows.map(|row| self.entry_of(row)).collect();
             listed.extend(self.not_stored(&from, until.as_deref()));
             listed.sort_by(|(a, _), (b, _)| a.cmp(b));
-            // A key with a stored version comes first.
+            // Of two entries with the same key, the one with a stored version comes first, and is kept.
             listed.dedup_by(|(later, _), (first, _)| later == first);
             for (name, entry) in listed {
                 if filter.is_behind(&name) {

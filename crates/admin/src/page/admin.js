@@ -1,4 +1,4 @@
-// The open overview: what it shows at a glance anew each five seconds, and events as they happen. Without this file the
+// The open overview: what it shows at a glance again every five seconds, and events as they happen. Without this file the
 // pages work by reloading them.
 "use strict";
 const live = document.getElementById("live");

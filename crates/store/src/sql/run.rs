@@ -55,7 +55,7 @@ impl Statement {
     }
 }
 
-/// Puts something in the place of each `$n`.
+/// Replaces each `$n`.
 fn substitute(template: &str, mut argument: impl FnMut(usize) -> String) -> String {
     let mut parts = template.split('$');
     let mut sql = parts.next().unwrap_or_default().to_owned();
@@ -139,8 +139,8 @@ pub fn first_row(done: &Rows) -> Result<&Row, DriverError> {
     row.ok_or_else(|| DriverError::other("the answer has no row"))
 }
 
-/// Returns the number in the first row or, without rows, the insert id of a changed row. `None` means that it
-/// was NULL, or that the statement did nothing.
+/// Returns the number in the first row. If the statement returns no rows, as on MySQL, it is the insert id that
+/// the statement has set. `None` means that it was NULL, or that the statement did nothing.
 pub fn number(done: &Rows) -> Result<Option<i64>, DriverError> {
     match done.rows.first() {
         Some(row) => row.int(0),

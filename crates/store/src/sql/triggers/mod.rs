@@ -110,7 +110,7 @@ impl Trigger {
         self
     }
 
-    /// Sets the type of a column that stands in a template.
+    /// Sets the type of a column that is used in a template.
     #[must_use]
     pub fn column(mut self, name: impl Into<String>, column_type: ColumnType) -> Self {
         self.types.insert(name.into(), column_type);
@@ -239,7 +239,7 @@ impl Trigger {
         for column in tags.iter().flat_map(Template::columns) {
             if !self.types.contains_key(column) {
                 return Err(Error::invalid(format!(
-                    "the column {column:?} stands in a template, and its type is not known: `Trigger::column`"
+                    "the column {column:?} is used in a template, and its type is not known: `Trigger::column`"
                 )));
             }
         }
