@@ -228,7 +228,7 @@ impl Refresh {
     /// While a generator runs, its process extends the lease whenever a third of it has passed. So a process
     /// can stand still for two thirds of the lease. After that, another process considers it crashed and
     /// generates the page as well, and the late result of the first one is refused. Choose a longer lease for
-    /// processes that may be paused for long, and a shorter one to recover sooner from a crash.
+    /// processes that may be paused for a long time, and a shorter one to recover sooner from a crash.
     ///
     /// ```
     /// # use perennial::{DAY, Refresh};

@@ -367,8 +367,7 @@ impl Claim {
     ///
     /// # Errors
     ///
-    /// The database fails. The end of the claim may or may not have been extended; this process assumes the old
-    /// one.
+    /// The database fails. The claim may or may not have been extended; this process assumes that it was not.
     pub async fn extend(&mut self) -> Result<u64, Error> {
         let begun = Instant::now();
         let extended = self.table.extend(&self.lock_id).await?;

@@ -84,9 +84,9 @@ impl Once {
     ///
     /// # Errors
     ///
-    /// The database fails, or the lock was broken: the work has not run. If the database fails for a quarter of an
-    /// hour, or the process ends in that time, the work may be marked all the same; [`forget`](Self::forget) removes
-    /// the mark.
+    /// The database fails, or the lock was broken: the work has not run. The mark may have been written
+    /// although the call failed. For a quarter of an hour, the process tries to remove such a mark. If that is
+    /// in vain, [`forget`](Self::forget) removes it.
     ///
     /// # Cancel safety
     ///

@@ -166,8 +166,8 @@ pub const EVICTION: [Evictable; 4] = [
     },
 ];
 
-/// The longest time, in microseconds, from the moment at which a page in use becomes stale to its regeneration.
-/// A page that has been stale for longer counts as one that nobody visits.
+/// If a page has been stale for longer than this, in microseconds, it counts as one that nobody visits: a page
+/// in use is regenerated earlier.
 pub const VISITED_AGAIN: i64 = Duration::from_mins(10).as_micros() as i64;
 
 const ALWAYS: i64 = FOREVER.as_micros() as i64;

@@ -48,8 +48,8 @@ pub struct Explanation {
         deserialize_with = "read_optional"
     )]
     pub holds_for: Option<Duration>,
-    /// Whether the page was found [changed although nobody had invalidated
-    /// it](crate::event::Event::MissedInvalidation), as far as this process knows.
+    /// The last time that this process noticed that the page [had changed although nobody had invalidated
+    /// it](crate::event::Event::MissedInvalidation), if it ever did.
     #[serde(default)]
     pub missed_invalidation: Option<MissedInvalidation>,
     /// How the page would differ for this visitor. It is there only if the operator has asked for the

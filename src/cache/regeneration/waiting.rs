@@ -168,12 +168,12 @@ impl<B: Clone> Progress<B> {
             // One visitor runs a generator of its own; the others share the next regeneration.
             Freshness::Purged if waits_as_leader => Next::Answer(Answer::Pass(Bypass::Purged)),
             Freshness::Purged => restart(),
-            // The leader gets what its own regeneration has come to, whatever that is.
+            // The leader gets the outcome of its own regeneration, whatever that is.
             _ if waits_as_leader => answer(),
-            // The generator began before the epoch that the visitor has to see. A generator that began after
-            // the visitor's arrival is late enough, whatever has been invalidated since then. Without this
-            // rule, visitors who accept no invalidated version at all (parts, and authors of a change that has
-            // no epoch yet) would start one regeneration after another.
+            // The generator began before the epoch that the visitor has to see. If it began after the visitor's
+            // arrival, its result is new enough all the same, whatever has been invalidated since then. Without
+            // this exception, visitors who accept no invalidated version at all (parts, and authors of a change
+            // that has no epoch yet) would start one regeneration after another.
             _ if version.is_invalidated_before(visitor.min_epoch, context.list)
                 && !version.began_after_arrival_of(visitor) =>
             {

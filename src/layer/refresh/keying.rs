@@ -211,7 +211,7 @@ impl Key {
     }
 
     /// Adds a header to the key, and to the response's `Vary`. Each value of the header is stored as a page of
-    /// its own, so let a middleware outside of the layer reduce the many values that are sent to a few.
+    /// its own, so let a middleware outside of the layer replace the many values in requests by a few.
     ///
     /// ```
     /// # use perennial::Key;

@@ -166,7 +166,7 @@ const POSTGRES: DialectRules = DialectRules {
     // lock_not_available, serialization_failure, deadlock_detected
     contention: &[sql_state("55P03"), sql_state("40001"), sql_state("40P01")],
     // statement_completion_unknown, from a proxy; admin_shutdown, crash_shutdown, cannot_connect_now,
-    // idle_session_timeout; protocol_violation: PgBouncer ends the connection, as it reaches no server
+    // idle_session_timeout; protocol_violation: PgBouncer ends the connection, because it cannot reach a server
     connection_lost: &[
         sql_state("40003"),
         sql_state("57P01"),

@@ -239,7 +239,7 @@ impl Connections {
                 let mut borrowed = self.borrow().await?;
                 let read = settings_on(self.pool.engine(), borrowed.connection()).await;
                 let again = match &read {
-                    // Perhaps somebody has left only this one connection in that state.
+                    // Perhaps the bad state is that of this one connection only.
                     Ok(settings) => self.server.is_shared && check(settings).is_err(),
                     Err(error) => is_broken(error) || Guard::None.has_failed(error),
                 };
