@@ -38,6 +38,8 @@ impl Source {
             .statement_timeout(self.timeout)
             // No visitor comes, and no page is read in advance.
             .memory_capacity(0)
+            // The site's own capacity is not known here, so nothing may be removed because of it.
+            .store_capacity(u64::MAX)
     }
 
     /// Returns the name of one of Perennial's tables.

@@ -998,6 +998,19 @@ fn wrong_use_is_explained_and_no_password_is_shown() {
     );
 }
 
+/// The capacity of the store is a setting of the site, which the command line does not know. So it judges no
+/// site by it, and removes no pages.
+#[tokio::test(flavor = "multi_thread")]
+async fn command_line_assumes_no_capacity_of_the_store() {
+    for db in Db::all() {
+        let site = db.site().await;
+        store(&site, "page").await;
+        let (text, status) = db.run(&["status"]);
+        assert!(status == 0 && text.contains("1 stored"), "{text}");
+        assert!(!text.contains("capacity"), "{text}");
+    }
+}
+
 /// A key with a host or a header has an entry for each of its values, and none under the key itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn key_that_is_stored_in_variants_is_found() {

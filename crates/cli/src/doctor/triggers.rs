@@ -24,7 +24,10 @@ impl ExaminedDatabase<'_> {
         let prefix = self.source.table("");
         let (tables, faults) = judge(&names, &prefix, changes);
         match &*faults {
-            [] if tables == 0 => found(Verdict::Ok, "no table invalidates pages by triggers"),
+            [] if tables == 0 => found(
+                Verdict::Ok,
+                "no table invalidates pages by triggers; if some should, `perennial triggers --check` names what is missing",
+            ),
             [] if tables == 1 => found(Verdict::Ok, "one table invalidates pages by triggers"),
             [] => found(
                 Verdict::Ok,
