@@ -15,6 +15,9 @@ use crate::{
     print::{self, Colour, time},
 };
 
+/// The number of variants that an error message names.
+const MAX_LISTED_VARIANTS: usize = 3;
+
 pub(crate) async fn status(site: &Perennial, as_json: bool) -> Result {
     let report = Report::read(site).await?;
     if as_json {
@@ -184,18 +187,29 @@ pub(crate) async fn entry(site: &Perennial, key: &str) -> Result<Entry> {
         return Err(missing(key));
     }
     let keys: Vec<_> = variants.iter().map(|it| format!("{:?}", it.key)).collect();
+    let first = &keys[..keys.len().min(MAX_LISTED_VARIANTS)];
+    let more = match keys.len() - first.len() {
+        0 => String::new(),
+        more => format!(", or one of {more} more"),
+    };
     Err(Failure::Missing(format!(
-        "{key:?} is stored in variants: write the key of one of them, {}",
-        keys.join(" or ")
+        "{key:?} is stored in variants: write the key of one of them, {}{more}",
+        first.join(" or ")
     )))
 }
 
 /// Returns the entry of this key and those of its variants, which differ in a host or a header.
 pub(crate) async fn variants(site: &Perennial, key: &str) -> Result<Vec<Entry>> {
     let mut found: Vec<_> = site.entry(key).await?.into_iter().collect();
-    let others = EntryFilter::new().prefix(format!("{key}#"));
-    found.extend(site.entries(&others).await?.entries);
-    Ok(found)
+    let mut others = EntryFilter::new().prefix(format!("{key}#"));
+    loop {
+        let page = site.entries(&others).await?;
+        found.extend(page.entries);
+        match page.next {
+            Some(next) => others = others.start_at(next),
+            None => return Ok(found),
+        }
+    }
 }
 
 pub(crate) fn missing(key: &str) -> Failure {

@@ -1011,6 +1011,8 @@ async fn command_line_assumes_no_capacity_of_the_store() {
     }
 }
 
+const MANY_VARIANTS: usize = 120;
+
 /// A key with a host or a header has an entry for each of its values, and none under the key itself.
 #[tokio::test(flavor = "multi_thread")]
 async fn key_that_is_stored_in_variants_is_found() {
@@ -1030,6 +1032,16 @@ async fn key_that_is_stored_in_variants_is_found() {
         assert!(status == 0 && text.contains("in 2 variants"), "{text}");
         assert_eq!(db.run(&["purge", "--yes", "list"]).1, 3);
         assert_eq!(db.run(&["show", "lists"]).1, 0);
+        // More variants than one page of a listing has.
+        for number in 0..MANY_VARIANTS {
+            store(&site, &format!("many#{number}")).await;
+        }
+        let (text, status) = db.run(&["show", "many"]);
+        let more = format!("or one of {} more", MANY_VARIANTS - 3);
+        assert!(status == 3 && text.contains(&more), "{text}");
+        let (text, status) = db.run(&["purge", "--dry-run", "many"]);
+        let all = format!("in {MANY_VARIANTS} variants");
+        assert!(status == 0 && text.contains(&all), "{text}");
     }
 }
 

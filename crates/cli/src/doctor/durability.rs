@@ -54,7 +54,7 @@ impl ExaminedDatabase<'_> {
                     Verdict::Warning,
                     format!(
                         "{text}; the latest commits may be lost after {}: afterwards work done once may be done again. \
-                     {remedy}",
+                         {remedy}",
                         faults.join(", or ")
                     ),
                 )
