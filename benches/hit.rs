@@ -32,7 +32,6 @@ struct Extent {
     batch: usize,
     /// The number of pages of a large site.
     keys: usize,
-    #[cfg(feature = "compression")]
     compressions: usize,
 }
 
@@ -42,7 +41,6 @@ static EXTENT: LazyLock<Extent> = LazyLock::new(|| {
             batches: 400,
             batch: 500,
             keys: 100_000,
-            #[cfg(feature = "compression")]
             compressions: 5,
         }
     } else {
@@ -50,7 +48,6 @@ static EXTENT: LazyLock<Extent> = LazyLock::new(|| {
             batches: 20,
             batch: 5,
             keys: 10,
-            #[cfg(feature = "compression")]
             compressions: 1,
         }
     }
@@ -124,7 +121,6 @@ fn main() {
     let file = folder.path().join("site.db");
     many(&open(&format!("sqlite://{}", file.display())), size);
     holes(&site);
-    #[cfg(feature = "compression")]
     compressed(&site);
 }
 
@@ -198,7 +194,6 @@ fn resident() -> u64 {
 }
 
 /// A page that browsers ask for compressed: by tower-http at each request, and by the layer once.
-#[cfg(feature = "compression")]
 fn compressed(site: &dyn Fn() -> Perennial) {
     use perennial::{DAY, Refresh};
     use tower::Layer;
@@ -249,7 +244,6 @@ fn compressed(site: &dyn Fn() -> Perennial) {
 }
 
 /// Returns the time from the first response, which is not compressed, to the first compressed one.
-#[cfg(feature = "compression")]
 fn until_compressed<B>(
     app: &mut impl Side<B>,
     request: &dyn Fn(usize) -> Request<Body>,

@@ -14,7 +14,7 @@ use axum::{Router, body::Body, http::Request, routing::get};
 use http_body_util::BodyExt;
 use perennial::{Builder, DAY, Perennial, Refresh, sql::Database};
 use perennial_store::{Backend, Call, CallFuture};
-use perennial_testkit::Folder;
+use tempfile::TempDir;
 use tokio::task::JoinSet;
 use tower::Service;
 
@@ -49,8 +49,8 @@ async fn main() {
 
 /// A page under constant load that is regenerated each second.
 async fn load() {
-    let folder = Folder::new();
-    let database = Counting::open(&folder.url()).await;
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let database = Counting::open(&url(&folder)).await;
     let generated = Arc::new(AtomicUsize::new(0));
     let generations = Arc::clone(&generated);
     let page = get(async move || generations.fetch_add(1, Relaxed).to_string());
@@ -88,6 +88,11 @@ async fn load() {
     );
 }
 
+/// The database of a site in this folder.
+fn url(folder: &TempDir) -> String {
+    format!("sqlite://{}", folder.path().join("site.db").display())
+}
+
 async fn ask(app: &mut Router, path: &str) -> usize {
     let mut request = Request::new(Body::empty());
     *request.uri_mut() = path.parse().expect("a path");
@@ -99,9 +104,9 @@ async fn ask(app: &mut Router, path: &str) -> usize {
 
 /// More pages than memory has room for.
 async fn million() {
-    let folder = Folder::new();
-    drop(folder.site().await);
-    let pool = sqlx::SqlitePool::connect(&folder.url())
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    drop(Perennial::open(&url(&folder)).await.expect("opens"));
+    let pool = sqlx::SqlitePool::connect(&url(&folder))
         .await
         .expect("connects");
     let fill = "WITH RECURSIVE page (number) AS (SELECT 0 UNION ALL SELECT number + 1 FROM page WHERE number + 1 < $1)
@@ -120,7 +125,7 @@ async fn million() {
     let builder = Perennial::builder()
         .memory_capacity(64 << 20)
         .store_capacity(16 << 30);
-    let database = Counting::open(&folder.url()).await;
+    let database = Counting::open(&url(&folder)).await;
     let site = database.site(builder);
     let layer = site.layer(Refresh::every(DAY)).max_keys(usize::MAX);
     let page = get(async || -> &'static str { panic!("it is stored") });

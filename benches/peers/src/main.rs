@@ -2,9 +2,14 @@
 //! documentation, on the same axum router.
 //!
 //! `cargo run --release` in this folder measures all of them in turns in one process and prints a
-//! table; `cargo run --release -- serve SIDE ADDRESS` serves one over HTTP, for `scripts/bench`.
+//! table; `cargo run --release -- serve SIDE ADDRESS` serves one over HTTP, for `scripts/bench`. The
+//! other commands, `cold`, `contents` and `tiers`, measure what their modules say. They are one program,
+//! as each program would compile the engine's generic code again.
 
+mod cold;
+mod contents;
 mod sides;
+mod tiers;
 
 use std::{
     convert::Infallible,
@@ -28,19 +33,22 @@ use sides::{PATH, Side};
 const TURN: Duration = Duration::from_millis(50);
 const TURNS: usize = 15;
 
-#[tokio::main]
-async fn main() {
+fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [] => measure().await,
-        ["serve", name, address] => serve(name, address).await,
+        [] => measure(),
+        ["serve", name, address] => serve(name, address),
+        ["cold"] => cold::measure(),
+        ["contents"] => contents::measure(),
+        ["tiers"] => tiers::measure(),
         _ => eprintln!(
-            "nothing, to measure all; or serve SIDE ADDRESS, where SIDE is one of: {}; or around, compressed, precompressed",
+            "usage: no argument, to measure all sides; cold, contents or tiers; or serve SIDE ADDRESS, where SIDE is one of: {}, around, compressed, precompressed",
             Side::ALL.map(Side::name).join(", ")
         ),
     }
 }
 
+#[tokio::main]
 async fn serve(name: &str, address: &str) {
     let size = std::env::var("SIZE").ok();
     let size = size.and_then(|size| size.parse().ok()).unwrap_or(1 << 10);
@@ -65,6 +73,7 @@ async fn serve(name: &str, address: &str) {
     axum::serve(listener, app).await.expect("serves");
 }
 
+#[tokio::main]
 async fn measure() {
     println!("| | 1 KiB | | 64 KiB | | 1 MiB | |");
     println!("|---|---|---|---|---|---|---|");

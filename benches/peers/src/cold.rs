@@ -1,12 +1,8 @@
 //! The first visitors of pages that nobody has generated: 10,000 of them at once, beside the other caches.
-//! `cargo run --release --bin cold` prints a table.
+//! `cargo run --release -- cold` prints a table.
 //!
 //! All is in one process and on one thread, so that the processor time and the allocations are those of the
 //! visitors; what SQLite does in its own thread counts for the time. A handler takes 300 ms.
-
-#[path = "../sides.rs"]
-#[allow(dead_code, reason = "the other program uses the rest")]
-mod sides;
 
 use std::{
     sync::{
@@ -28,12 +24,13 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::{runtime::Builder, sync::watch, task::JoinSet};
 use tower::ServiceExt;
 
-use sides::Side;
+use crate::sides::Side;
 
 const VISITORS: usize = 10_000;
 const PAGES: usize = 1_000;
 
-fn main() {
+/// Prints the table.
+pub(crate) fn measure() {
     println!(
         "| 10,000 visitors at once, a handler that takes 300 ms | generations | ms until the last answer | µs of processor time per visitor | allocations per visitor |"
     );

@@ -1,5 +1,5 @@
 //! The memory tier's library, beside the other one that would do: quick_cache and moka, each with the hasher and the
-//! weights of the engine, and with its defaults apart from that. `cargo run --release --bin tiers` prints a table, which
+//! weights of the engine, and with its defaults apart from that. `cargo run --release -- tiers` prints a table, which
 //! record 0026 has.
 
 use std::{
@@ -114,7 +114,8 @@ impl Tier for Moka {
     }
 }
 
-fn main() {
+/// Prints the table.
+pub(crate) fn measure() {
     println!("| | {} | {} |", QuickCache::NAME, Moka::NAME);
     println!("|---|---|---|");
     row(

@@ -1,4 +1,4 @@
-//! A stored text and a stored value, as a handler asks for them, beside moka's. `cargo run --release --bin contents`
+//! A stored text and a stored value, as a handler asks for them, beside moka's. `cargo run --release -- contents`
 //! prints a table.
 
 use std::{
@@ -13,8 +13,9 @@ use perennial::{DAY, Perennial};
 const CALLS: u32 = 20_000;
 const ROUNDS: usize = 9;
 
+/// Prints the table.
 #[tokio::main(flavor = "current_thread")]
-async fn main() {
+pub(crate) async fn measure() {
     println!(
         "| a hit, read as text or by reference | `moka::future::Cache::get_with` of an `Arc<String>` | `site.content` | `site.value` of a `Vec<String>` |"
     );
