@@ -143,7 +143,7 @@ async fn invalidation(url: &str, prefix: &str, pages: usize, purge: bool) -> Dur
     let mut processes = Vec::new();
     for number in 0..3 {
         let process = process(url, prefix).await;
-        // The visitors of each process begin with another page.
+        // Each process's visitors begin with a different page.
         let first = number * pages / 3;
         let keys = (0..pages).map(|page| format!("page/{}", (first + page) % pages));
         let keys: Arc<[String]> = keys.collect();

@@ -116,7 +116,7 @@ fn main() {
     };
     let sides = [(bare, layered)];
     compare("1 KiB, a 304", BARE, &sides, &revalidation);
-    // The memory of the database is not to count.
+    // The memory that the database itself takes must not be counted.
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("site.db");
     many(&open(&format!("sqlite://{}", file.display())), size);
