@@ -242,7 +242,7 @@ async fn sustained(url: &str, turn: Duration) {
     let regenerate: Arc<dyn Fn() -> Task + Send + Sync> = Arc::new(move || {
         let (store, number) = (Arc::clone(&store), pages.fetch_add(1, Relaxed));
         Box::pin(async move {
-            // No two tasks are at the same page.
+            // No two tasks work on the same page at once.
             let name = page_name(number % 1000);
             let lease = take(&*store, name).await.expect("is free");
             publish(

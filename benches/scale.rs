@@ -152,7 +152,7 @@ fn row(case: Case, [reads, writes, refused]: [u64; 3]) {
     // The age counts from the generation.
     let regenerations = keys as f64 / (interval + generator) as f64;
     let reads_modelled = regenerations * (processes - 1) as f64 * looks + processes as f64;
-    // A lease is extended at a third of its 15 s.
+    // A lease of 15 s is extended whenever a third of it is over.
     let writes_modelled = (3 + generator / 5) as f64 * regenerations;
     println!(
         "| {processes} | {keys} | {interval} s | {generator} s | {:.0} | {:.1} | {:.0} % of {reads_modelled:.1} | {:.1} | {:.0} % of {writes_modelled:.1} | {:.1} | {:.0} |",

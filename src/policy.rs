@@ -319,7 +319,7 @@ impl Refresh {
     }
 
     /// Spreads the regenerations of pages that were generated at the same time: the interval of each key is
-    /// shortened by up to this fraction. A given key is always shortened by the same part. Default: 0.
+    /// shortened by up to this fraction. The fraction for a given key is always the same. Default: 0.
     ///
     /// With a [schedule](Self::on_schedule), each page becomes stale later instead, by up to this fraction of
     /// the time until the next occurrence.

@@ -133,7 +133,7 @@ fn quotes_of_the_troubleshooting_chapter_stand_in_the_code() {
             sources += &fs::read_to_string(file).expect("is read");
         }
     }
-    // A literal may go on in the next line.
+    // A string literal may continue on the next line.
     let words = |text: &str| {
         let text = text.replace("\\\n", " ").replace("\\\"", "\"");
         text.split_whitespace().collect::<Vec<_>>().join(" ")

@@ -327,7 +327,7 @@ fn promises_of_each_test_are_listed() {
         "{table}{INDEX}\nGenerated from the tables above. A test that is not here has another reason.\n"
     );
     for (file, tests) in by_file {
-        index += &format!("\n## {file}\n\n| test | breaks with it |\n|---|---|\n");
+        index += &format!("\n## {file}\n\n| test | the promise that it checks |\n|---|---|\n");
         for (test, promises) in tests {
             index += &format!("| `{test}` | {} |\n", promises.join("<br>"));
         }

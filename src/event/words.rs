@@ -6,19 +6,19 @@ use perennial_store::words;
 words! {
     /// The kind of answer to a request.
     pub enum Served("answer") {
-        /// By a fresh stored version.
+        /// A fresh stored version was served.
         Hit => "hit",
-        /// By a stale stored version.
+        /// A stale stored version was served.
         Stale => "stale",
-        /// By the regeneration that the request started.
+        /// The visitor got the new version of the regeneration that this request started.
         Generated => "generated",
-        /// By the regeneration that another request had started.
+        /// The visitor got the new version of a regeneration that another request had started.
         Collapsed => "collapsed",
-        /// By the service itself.
+        /// The service itself answered, and the cache was bypassed.
         Bypass(why: Bypass) => "bypass",
-        /// With a 503, because there was no version in time.
+        /// The visitor got a 503, because no version was there in time.
         Unavailable => "unavailable",
-        /// With the failed response, or with the error of the generator.
+        /// The visitor got the failed response, or the error of the generator.
         Failed => "failed",
     }
 }
@@ -44,13 +44,14 @@ words! {
         Failed => "failed",
         /// The generator took longer than the policy's timeout, and was cancelled.
         TimedOut => "timed-out",
-        /// Not begun: [`Builder::max_regenerations`](crate::Builder::max_regenerations) are running.
+        /// The regeneration was not begun, because [`Builder::max_regenerations`](crate::Builder::max_regenerations) were
+        /// running already.
         Busy => "busy",
-        /// Not begun: another process holds the lease.
+        /// The regeneration was not begun, because another process holds the lease.
         HeldByPeer => "held-by-peer",
-        /// Not begun: the key is in cooldown after a failure.
+        /// The regeneration was not begun, because the key is in cooldown after a failure.
         Cooldown => "cooldown",
-        /// Not begun: the database is unavailable.
+        /// The regeneration was not begun, because the database is unavailable.
         DatabaseUnavailable => "database-unavailable",
     }
 }

@@ -141,8 +141,8 @@ pub(crate) fn evaluate(request: &HeaderMap, stored: &Selected<'_>, head: bool) -
     let may_be_coded = coding::is_accepted(request)
         && !stored.headers.contains_key(header::CONTENT_ENCODING)
         && !(request.contains_key(header::IF_RANGE) && tag.is_some_and(is_generated));
-    // A date never matches: a client cannot know whether its date is a strong validator (§13.1.5).
-    // A weak tag never matches either (§8.8.3.2).
+    // A date never matches: whether it is a strong validator depends on when the client received it
+    // (§8.8.2.2), which the request does not say. A weak tag never matches either (§8.8.3.2).
     let applies = !may_be_coded
         && match (request.get(header::IF_RANGE), tag) {
             (Some(condition), Some(tag)) => is_strong_match(condition.as_bytes(), tag.as_bytes()),

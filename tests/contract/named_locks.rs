@@ -46,7 +46,8 @@ async fn every_waiter_gets_the_lock_in_its_turn() {
                 lease.release().await.expect("is ours");
                 turns += 1;
                 let _ = left.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1));
-                // The holder asks again after a pause, as after a reconnect.
+                // The previous holder pauses before it tries again, as a process that has to
+                // reconnect does.
                 tokio::time::sleep(Duration::from_millis(30)).await;
             }
             turns
@@ -81,7 +82,8 @@ async fn waiters_for_one_lock_delay_no_other_lock(db: Db) {
         let other = other.expect("in time").expect("no panic").expect("is free");
         other.release().await.expect("is ours");
     }
-    // While so many attempts of this process wait, an attempt without a wait asks no database.
+    // While so many attempts of this process wait, an attempt that does not wait is refused without
+    // a question to the database.
     assert!(
         locks
             .lock("busy")
@@ -217,7 +219,8 @@ async fn locks_that_are_unused_for_long_are_pruned(db: Db) {
         .expect("answers");
     let rows = "SELECT count(*) FROM perennial_lock";
     assert_eq!(db.int(rows).await, Some(121));
-    // Visitors may name locks: rows that were released go after an hour, whatever stays for longer.
+    // Visitors may choose the names of locks. So rows of released locks go after an hour, even if
+    // `prune` is to keep rows for longer.
     let days = Duration::from_secs(90 * 24 * 3600);
     let older = "UPDATE perennial_lock SET acquired_at = acquired_at - 3600000000, expires_at = expires_at - 3600000000
         WHERE owner IS NULL AND name <> 'used/119'";

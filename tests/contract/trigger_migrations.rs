@@ -106,7 +106,8 @@ fn cases(engine: Engine) -> Vec<Case> {
         ),
     ];
     cases.extend(match engine {
-        // SQLite keeps the columns of a trigger right, or refuses.
+        // When a column is renamed or dropped, SQLite adapts the triggers that use it, or refuses
+        // the change.
         Engine::Sqlite => vec![
             Case::new(RENAMED, COST, Named, "no column \"price\""),
             Case::refused(DROPPED),

@@ -186,7 +186,8 @@ async fn a_database_that_is_known_to_fail_keeps_few_waiting() {
                 waited.push(took);
             }
         }
-        // The process knows these pages. The patience for a sync is used once.
+        // The process knows these pages. In the whole outage, the visits together wait no longer
+        // than one sync may take.
         let longest = Duration::from_millis(5500) + 2 * GRAIN;
         let all: Duration = waited.iter().sum();
         assert!(all <= if hangs { longest } else { GRAIN }, "{waited:?}");
@@ -198,7 +199,8 @@ async fn a_database_that_is_known_to_fail_keeps_few_waiting() {
         let others: Vec<_> = (0..50).map(|page| format!("/other/{page}")).collect();
         let visits = others.iter().map(|path| visit(&second, path));
         let mut took = futures_util::future::join_all(visits).await;
-        // The patience for a sync, and the one request that asks.
+        // A request waits no longer for a sync than this. Only one request in a second waits
+        // longer, to find out whether the database is back.
         took.retain(|took| *took > Duration::from_millis(500) + GRAIN);
         assert!(took.len() <= usize::from(hangs), "{hangs}: {took:?}");
         database.recover();

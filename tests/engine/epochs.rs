@@ -247,7 +247,8 @@ fn sync_on_a_stalled_runtime_blocks_no_visitor() {
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         assert!(asked.as_mut().poll(&mut context).is_pending());
     }
-    // The question is a task of the idle runtime now, and never answered there.
+    // The sync that this request has begun is now a task of the idle runtime, where it never gets
+    // an answer.
     let answer = driven.block_on(async {
         let policy = Refresh::every(LONG);
         let generate = || async { Ok::<_, std::io::Error>("b") };

@@ -59,7 +59,7 @@ async fn page_that_has_ended_is_served_by_no_process_even_if_its_generator_fails
     for app in [&app, &other, &process().1] {
         assert_eq!(get(app, "/").await.status, StatusCode::GONE);
     }
-    // Nor is the row kept for the site's retention.
+    // The site's retention does not keep the row any longer, either.
     let entry = site
         .entry("/")
         .await

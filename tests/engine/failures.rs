@@ -298,7 +298,8 @@ async fn private_response_is_given_to_one_visitor_alone() {
             assert_eq!(values.len(), 100, "a cookie was given twice");
         }
         assert_eq!(shared.entry("/").await, None);
-        // The generator's run found the reason, and each visitor had a run of their own.
+        // One run was the generator's, whose response may not be stored. Then each of the 100
+        // visitors had a run of their own.
         assert_eq!(runs.load(SeqCst), 101, "{name}: {value}");
     }
 }

@@ -182,7 +182,7 @@ async fn a_new_revision_makes_older_content_stale_once() {
     };
     let old = process("1");
     assert_eq!([old.run("/p").await, old.run("/p").await], [1; 2]);
-    // A process of the same revision is nothing new.
+    // A new process of the same revision invalidates nothing.
     assert_eq!(process("1").run("/p").await, 1);
 
     // Followers get the old version during the regeneration.

@@ -71,7 +71,8 @@ fn process(shared: &Shared, list: &Arc<AtomicUsize>) -> Process {
             list.expect("is generated")
         )
     });
-    // The list as content of its own, in a hole of a page, and on a page that is no visitor's but its own.
+    // The list is asked for in three ways: as content of its own, in a hole of a page, and in a handler
+    // that bypasses the cache.
     let (own, shown) = (site.clone(), list.clone());
     let slow_list = move || {
         let (site, list) = (own.clone(), shown.clone());
@@ -167,7 +168,7 @@ async fn author_of_a_change_sees_it_in_each_process() {
     let [here, there] = two_processes().await;
     for (number, process) in [(2, &here), (3, &there), (4, &there)] {
         sleep(Duration::from_secs(2)).await;
-        // A request of another visitor, so that a sync has just been.
+        // Another visitor's request makes the process sync just before the change.
         ask(process.address, "GET", "/list", None).await;
         let cookie = change(here.address).await;
         let (_, shown) = ask(process.address, "GET", "/list", Some(&cookie)).await;
@@ -204,7 +205,8 @@ async fn author_waits_for_the_version_that_another_process_generates() {
     for number in 2..5 {
         sleep(Duration::from_secs(2)).await;
         let cookie = change(here.address).await;
-        // The policy is in the background: the visitor gets the old page, and the generator runs.
+        // The policy regenerates in the background: the visitor gets the old page, and the
+        // generator runs.
         ask(here.address, "GET", "/list", None).await;
         sleep(GENERATOR / 3).await;
         let author = ask(there.address, "GET", "/list", Some(&cookie));
@@ -233,7 +235,8 @@ async fn author_sees_the_change_in_content_of_the_authors_own_request() {
         for number in 2..5 {
             sleep(Duration::from_secs(2)).await;
             let cookie = change(here.address).await;
-            // A visitor makes the content stale, gets the old one, and its generator runs.
+            // A visitor finds the content stale, gets the old version, and thereby starts the
+            // generator.
             let (_, shown) = ask(there.address, "GET", path, None).await;
             assert_eq!(shown, (number - 1).to_string(), "{path}");
             sleep(GENERATOR / 3).await;

@@ -100,7 +100,7 @@ async fn failures_and_uncached_paths_are_told_apart() {
     let shared = Shared::new();
     let (site, origin) = (shared.site(), Origin::default());
     let private = || async { ([("cache-control", "private")], "yours") };
-    // Without a layer, in the visit's own task.
+    // Where no layer is involved, the generator runs in the caller's own task.
     let panics = async || -> &'static str { panic!("on purpose") };
     let app = app(&site, &origin, Refresh::every(DAY))
         .route("/panics", route(panics))

@@ -96,7 +96,8 @@ async fn response_that_is_old_on_arrival_ages_from_its_date() {
     );
     let (before, soon) = (("date", &*before), ("expires", &*soon));
     let hour = ("cache-control", "max-age=3600");
-    // The head; the expected interval and age in seconds, at most a minute ago.
+    // The head; the expected interval, and the expected age in seconds, of which up to a minute may
+    // be missing.
     for (head, fresh, age) in [
         (vec![before, soon], 600, 3000),
         (vec![before, hour], 600, 3000),

@@ -267,7 +267,7 @@ async fn a_version_is_compressed_once_and_the_next_one_before_it_is_asked_for() 
     for accepts in ["", BROWSER, "*", "br", "gzip"].repeat(10) {
         assert_eq!(ask(address, accepts).await.status, 200);
     }
-    // The same content again is not compressed again.
+    // If a new generation has the same content, it is not compressed again.
     for run in 2..5 {
         site.invalidate(KEY).await.expect("is invalidated");
         until("it is made again", async || {

@@ -244,7 +244,7 @@ async fn page_that_stays_stale_after_failures_is_explained() {
     let explanation = site.explain(app, asked.expect("a request")).await;
     let explanation = explanation.expect("answers").expect("has a layer");
     assert_eq!(explanation.hidden_headers, ["cookie"]);
-    // The log and the events have the beginning of the answer.
+    // The log and the events contain the beginning of the handler's response.
     let error = loop {
         if let Some(Event::Regenerated(ended)) = events.next().await
             && let Some(error) = ended.error.clone()

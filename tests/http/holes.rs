@@ -858,7 +858,7 @@ async fn page_of_other_code_is_replaced_when_it_is_older_than_an_hour() {
     let (old, app) = process("name", true);
     assert_eq!(visit_path(&app, "/").await, "name: stranger");
     assert_eq!(shared.generations("/"), 1);
-    // What a process does not store says nothing about the page of the others.
+    // A process that stores nothing must not mark the others' page as one that its code cannot use.
     let (refuses, app) = process("reader", false);
     assert_eq!(visit_path(&app, "/").await, "reader: stranger");
     for (minutes, outcome, generations) in [(58, Outcome::KeptApart, 1), (3, Outcome::Stored, 2)] {
@@ -1007,7 +1007,7 @@ mod random {
 
     fn piece() -> impl Strategy<Value = Piece> {
         prop_oneof![
-            // With what a mark begins with, and what is one of another generation.
+            // Text with the characters that a mark begins with, and marks of another generation.
             "[hole0-9a-f<&]{0,60}".prop_map(Piece::Text),
             "hole[0-9a-f]{32}[0-9]{0,3}".prop_map(Piece::Text),
             Just(Piece::Name),

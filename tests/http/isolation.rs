@@ -335,7 +335,7 @@ async fn a_service_never_generates_for_the_host_of_another() {
         let done = site.regenerate(router.clone(), [request(host)]).await;
         assert!(matches!(done[0].result, Ok(Served::Generated)), "{host}");
     }
-    // By a path alone, the request has no host.
+    // A path alone gives the request no host.
     let done = site.regenerate(ann.clone(), ["/x"]).await;
     assert!(matches!(done[0].result, Ok(Served::Bypass(Bypass::NoKey))));
     for path in ["/x", "/y"] {
@@ -400,6 +400,6 @@ async fn keys_that_are_invented_all_day_are_pruned_within_the_hour() {
         }
     }
     let pages = pages().await;
-    // The first keys were stored as pages are.
+    // The first invented keys were stored, as those of real pages are.
     assert!(pages <= LIMIT + 1, "{pages}");
 }

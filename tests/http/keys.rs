@@ -183,7 +183,8 @@ async fn host_counts_that_the_uri_and_the_header_agree_on() {
     ] {
         assert_eq!(request(address, "GET", path, &[]).await.text(), seen);
     }
-    // The handler may read either, and one host's page must not be stored for the other.
+    // The handler may read the host from the URI or from the header, and one host's page must not
+    // be stored for the other.
     for path in ["http://shop.example/a", "http://test:8080/a"] {
         for _ in 0..2 {
             let answer = request(address, "GET", path, &[]).await;
@@ -264,7 +265,8 @@ async fn unstored_response_has_vary_too() {
         .expect("opens")
         .layer(Refresh::every(LONG))
         .key(Key::new().header(header::ACCEPT_LANGUAGE));
-    // Too large; and beyond the number of keys.
+    // Neither response is stored: the first body is too large, and the second layer allows no keys
+    // at all.
     for (layer, path, status) in [
         (keyed.clone(), "/a", "fwd=miss"),
         (keyed.max_keys(0), "/b", "fwd=bypass"),

@@ -44,7 +44,7 @@ async fn response_that_store_if_refuses_is_its_visitors_own_and_a_later_one_is_s
     let app: Router = Router::new()
         .route("/", route(search).layer(layer))
         .with_state(());
-    // Once for all, and then for the visitor.
+    // The handler runs once for the shared page, and once more for the visitor.
     let first = get(&app, "/").await;
     assert_eq!(first.text(), "run 1");
     assert_eq!(first.header("cache-control"), "private");
@@ -242,8 +242,8 @@ async fn handler_that_checks_a_signature_sees_the_query_as_it_was_sent() {
     }
     let exact = get(&app, &format!("/exact?{}", signed(spellings[0]))).await;
     assert!(exact.header("cache-status").contains("hit"), "{exact:?}");
-    // By default the generator sees one spelling of them all, whose signature is another one. Its 403 is not stored,
-    // so each visitor is passed on.
+    // By default, the generator sees one spelling in place of all of them, and its signature is different. It
+    // answers with 403, which is not stored, so each visitor's own request is passed on.
     let usual = get(&app, &format!("/usual?{}", signed(spellings[0]))).await;
     let status = usual.header("cache-status");
     assert!(status.ends_with("detail=status"), "{status}");

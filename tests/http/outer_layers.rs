@@ -214,7 +214,8 @@ async fn check(
     }
     if is_outside {
         for name in bare.headers.keys().map(HeaderName::as_str) {
-            // A request's own name differs by request; a page may vary by more.
+            // Each request has an ID of its own, so these values differ; and a page may have more
+            // names in `Vary` than the bare response.
             let [is, was] = [&fresh, &bare].map(|reply| all(reply, name));
             let agrees = match name {
                 "x-request-id" | "date" => !is.is_empty(),

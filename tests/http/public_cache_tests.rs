@@ -95,8 +95,8 @@ impl Origin {
 /// Starts a gateway in front of an origin and returns its URL.
 async fn gateway(origin: String, folder: &Path) -> String {
     let database = format!("sqlite://{}", folder.join("gateway.db").display());
-    // On a busy machine, too, a stale page is not served for want of an answer from the database, or of
-    // a permit.
+    // The long limits keep a busy machine from serving a stale page merely because the database, or a
+    // permit, took too long.
     let builder = Perennial::builder()
         .database_patience(Duration::from_secs(30))
         .max_regenerations(1000);
@@ -238,7 +238,7 @@ async fn public_cache_tests_have_their_expected_results() {
     }
     let expected = results(&fs::read_to_string(&file).expect("is read"));
     let mut changed = differences(&expected, &found);
-    // The tests are about seconds, which a busy machine stretches: a change that is one is there in each run.
+    // The tests measure seconds, which a busy machine stretches. A real change shows in each run.
     for _ in 0..3 {
         if !changed.is_empty() {
             let again = differences(&expected, &run(Path::new(&package)).await);

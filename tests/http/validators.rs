@@ -449,7 +449,8 @@ async fn date_is_earlier_than_that_of_the_message_and_of_no_version_younger_than
     testing::advance(SECOND).await;
     let renewed = date(&site.get(&[]).await, "last-modified");
     assert_eq!(renewed.expect("has a date"), modified);
-    // The database's clock is ahead of this process's.
+    // Next, the database's clock, which begins in 2020 here, is moved ahead of this process's
+    // clock.
     let ahead = Site::new(plain);
     let store = SystemTime::UNIX_EPOCH + Duration::from_secs(1_577_836_800);
     let behind = SystemTime::now().duration_since(store);

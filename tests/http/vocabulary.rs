@@ -246,7 +246,7 @@ fn guide_has_each_bypass_and_each_warning() {
         .filter(|cell| *cell != "the line begins with")
         .collect();
     for warning in &warnings {
-        // A value stands in place of a name in braces.
+        // The table has `…` where the code has a name in braces, for a value.
         let named = |row: &&str| {
             let mut parts = row.split('…');
             parts.all(|part| warning.contains(part))

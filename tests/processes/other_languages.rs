@@ -77,8 +77,8 @@ async fn one_of_two_languages_wins_each_round(db: Db) {
         in_python(&python, &db),
     ];
     let mut wins = [0; 4];
-    // The client that starts first wins every other time, on any machine: its head start is long
-    // enough.
+    // The client that starts first wins. The clients take turns at this, and the head start is long
+    // enough on any machine.
     let mut ahead = [Duration::from_millis(16); 4];
     let mut last = 0;
     for round in 0..ROUNDS {

@@ -154,7 +154,8 @@ async fn no_answer_is_older_than_promised(db: Db) {
     let (crowd, enough) = if has_time { (4, 10_000) } else { (1, 1000) };
     let (site, _processes, _) = Site::start(&db).await;
     site.program_invalidates("tag:none").await;
-    // The state after the database's clock was set back: each epoch is one more than the one before.
+    // This is the state after the database's clock was set back: the counter is an hour ahead of the
+    // clock, so each new epoch is only one more than the one before.
     db.execute(&db.raise_epochs(3_600_000_000)).await;
     site.shows_the_data(0..PAGES.len()).await;
 

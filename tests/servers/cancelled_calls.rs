@@ -25,10 +25,12 @@ async fn dropped_calls_leave_no_transaction_on_the_connections_of_an_application
     for round in 0_u32..2000 {
         let locks = site.locks();
         let ask = locks.inspect("some lock");
-        // From a call that has hardly begun to one that has ended.
+        // The rounds cut the call off at different times, from just after its start until after its
+        // end.
         let ended = cut_off(round as usize % 8, ask).await;
         if ended.is_none() {
-            // What was asked for goes on in the meantime.
+            // The server goes on with the statement that was cut off, for a time that differs in
+            // each round.
             std::thread::sleep(Duration::from_micros(u64::from(round % 40) * 5));
         }
         if round % 20 == 0 {

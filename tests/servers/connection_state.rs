@@ -82,8 +82,9 @@ async fn once_only_work_runs_once_beside_handlers_that_are_cancelled(db: Db) {
                 let pool = pool.clone();
                 handlers.spawn(async move {
                     for polls in (0..).map(|m| (m + n) % 6) {
-                        // The handler is not cancelled while its connection is opened: a server that is
-                        // asked for one connection after another has none for others.
+                        // The handler is not cancelled while its connection is being opened: a server
+                        // that has to open one connection after another for cancelled requests has none
+                        // left for the others.
                         let mut connection = pool.acquire().await.expect("is free");
                         let handler = async {
                             let mut transaction = connection.begin().await.expect("begins");

@@ -120,7 +120,8 @@ async fn row_that_cannot_be_numbered_stops_no_other(db: Db) {
         db.int("SELECT COUNT(*) FROM perennial_outbox").await == Some(1)
     })
     .await;
-    // It is honoured once by each process that has seen it, and later ones are as well.
+    // Each process honours the purge of the bad row once, when it first sees the row. Later purges
+    // are honoured as well.
     tokio::time::sleep(2 * HEARD).await;
     let _ = (a.run("/a").await, b.run("/a").await);
     tokio::time::sleep(HEARD).await;

@@ -259,7 +259,8 @@ async fn a_refresh_is_three_round_trips_and_a_contended_try_is_one(db: Db) {
     if perennial_testkit::by_deadpool(db.url()) {
         return;
     }
-    // The guard of a statement on an application's pool is in the statement's message.
+    // On a pool of the application's, each statement has a guard before it. The guard travels in
+    // the same message, and adds no round trip.
     let shared: Database = match db.url().starts_with("postgres") {
         #[cfg(feature = "postgres")]
         true => {

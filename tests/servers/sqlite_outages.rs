@@ -133,8 +133,8 @@ async fn lose(folder: &Folder, loss: Loss) {
     };
     match loss {
         Loss::Garbage => {
-            // Shared memory is left alone: SQLite trusts its content, and would map memory without
-            // an end.
+            // Shared memory is left alone, because SQLite trusts its content and would map more and
+            // more memory.
             let on_disk = |file: &PathBuf| !file.to_string_lossy().ends_with("-shm");
             for file in files(folder).into_iter().filter(on_disk) {
                 let length = std::fs::metadata(&file).expect("is there").len();

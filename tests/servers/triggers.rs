@@ -94,7 +94,8 @@ fn bigint(db: &Db) -> &'static str {
 
 /// A process whose pages show prices, and whose handlers change them by SQL alone.
 async fn process(db: &Arc<Db>) -> std::net::SocketAddr {
-    // As many as there are authors: one too many would get the old version.
+    // There are as many permits as authors. With fewer, an author whose regeneration gets no permit
+    // would be served the old version.
     let builder = patient().trigger(products()).max_regenerations(AUTHORS);
     let builder = builder.read_own_writes();
     let site = open(db, builder).await;

@@ -581,7 +581,8 @@ fn any_form_and_query_is_answered_and_escaped() {
                     !status.is_server_error(),
                     "{method} {line}: {status} {page}"
                 );
-                // A refusal of axum's repeats the value, as plain text that no browser may take for a page.
+                // When axum rejects a request, its response repeats the value, as plain text, so that no
+                // browser takes it for a page.
                 let plain = headers
                     .get(header::CONTENT_TYPE)
                     .is_some_and(|it| it == "text/plain; charset=utf-8");

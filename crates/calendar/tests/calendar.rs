@@ -54,7 +54,7 @@ async fn first_request_after_an_occurrence_regenerates() {
     advance(23 * HOUR).await;
     assert_eq!(get(address, "/").await.run(), 2);
 
-    // Another process reads the moment from the stored version.
+    // Another process reads the scheduled time from the stored version.
     let origin = Origin::default();
     let other = shared.site();
     let there = here(origin.router().layer(other.layer(daily("06:00"))));

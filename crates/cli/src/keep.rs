@@ -87,7 +87,7 @@ impl KeepOptions {
                 processes.end(self.orphaned_grace).await;
                 return Ok(());
             }
-            // Orphans that this process has adopted end here, too.
+            // This also reaps the orphans that this process has adopted.
             if let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
                 if Some(pid) == main {
                     break status;

@@ -182,8 +182,8 @@ enum Command {
     /// QUIT are not passed on, because the terminal itself sends them to the command. Signals that are ignored
     /// at the start (`nohup`) stay ignored.
     ///
-    /// If the machine dies, the lock is free after the lease. A command that must not overlap in any case
-    /// checks PERENNIAL_FENCE where it writes.
+    /// If the machine dies, the lock is free after the lease. If an overlap would do harm even then, the
+    /// command has to check PERENNIAL_FENCE in each of its writes.
     Run(run::RunOptions),
     /// What `run` starts on Linux in place of the command.
     #[cfg(target_os = "linux")]

@@ -441,7 +441,8 @@ async fn command_runs_under_its_lock() {
         assert_eq!(starts.map(|(_, status)| status), [0, 75, 75]);
         let nightly = site.locks().inspect("nightly").await.expect("answers");
         let left = nightly.expect("is there").remaining;
-        // Starts that are 5 s apart, and clocks that differ by a little more.
+        // The three starts may be up to 5 s apart, and the machines' clocks may differ by a little
+        // more.
         assert!(
             left <= Duration::from_secs(30),
             "a job of each minute finds the lock free: {left:?}"
@@ -647,7 +648,8 @@ async fn signals_and_ends_at_awkward_moments_leave_no_command_behind() {
     run.wait().expect("ends");
     assert_eq!(sleepers(&time).len(), 0);
 
-    // A file that is no program takes no lock from a machine where it is one.
+    // If the file cannot be run here, the lock is not left in cooldown: on another machine the
+    // command may exist.
     let folder = TempDir::new().expect("a folder");
     let file = folder.path().join("job.sh");
     std::fs::write(&file, "#!/bin/sh").expect("is written");
@@ -813,7 +815,7 @@ async fn doctor_finds_what_is_wrong() {
         let site = db.site().await;
         let checks = db.json(&["doctor"]);
         let results: Vec<_> = checks["checks"].as_array().into_iter().flatten().collect();
-        // As many as there are, and as the guide says.
+        // The guide lists the same number of checks.
         let (list, _) = db.run(&["doctor", "--list"]);
         assert_eq!(list.lines().count(), 1 + 17, "{list}");
         assert_eq!(results.len(), 17, "{checks}");

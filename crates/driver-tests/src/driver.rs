@@ -73,7 +73,8 @@ pub async fn calls_that_are_dropped_leave_the_pool_usable(db: OfDriver) {
         let text = round.to_string();
         let arguments = [Arg::Int(-1), Arg::Text(&text), Arg::Bytes(b"")];
         let asked = connections.run_new(&query, &arguments);
-        // From before the connection is there until after the answer is.
+        // The rounds cancel the call at different times, from before the pool has given a
+        // connection until after the answer has come.
         let asked = timeout(Duration::from_micros(round * 10), asked).await;
         if let Ok(done) = asked {
             let done = done.expect("answers");
@@ -350,7 +351,7 @@ pub async fn connection_that_the_server_ends_is_broken(db: OfDriver) {
     };
     let mut connection = database.driver().acquire().await.expect("connects");
     let end = Statement::new(dialect, "", end);
-    // The server may end it before its answer.
+    // The server may end the connection before it has answered.
     let _ = run(&mut *connection, &end, &[]).await;
     let one = Statement::new(dialect, "", "SELECT 1");
     let error = run(&mut *connection, &one, &[])

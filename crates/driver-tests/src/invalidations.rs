@@ -68,7 +68,8 @@ pub async fn epochs_grow_in_the_order_in_which_they_are_seen(db: impl TestDataba
         }
         since = last;
         if start.elapsed() > HANG {
-            // A writer that has not written is another defect than a reader that has missed something.
+            // The message tells the two causes apart: a writer that has not written, and a reader that
+            // has missed something.
             let everything = invalidated(store.as_ref(), Epoch::NONE, ALL).await.len();
             panic!(
                 "{} were seen, and {everything} names are stored",

@@ -192,7 +192,8 @@ pub async fn equal_names_of_different_kinds_are_different_locks(db: impl TestDat
     for name in ["/a", &"long".repeat(100)] {
         let mut leases = Vec::new();
         for kind in kinds {
-            // Fails if the kinds had one lock together: the lock of the kind before is still held.
+            // The lock of the previous kind is still held here. If two kinds shared a lock, this
+            // would fail.
             let lease = lock(&*store, LockName::of(kind, name), LEASE).await;
             leases.push(lease);
         }

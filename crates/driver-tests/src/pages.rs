@@ -118,7 +118,7 @@ pub async fn pages_are_counted_and_the_latest_come_first(db: impl TestDatabase) 
 pub async fn pages_leave_in_their_order_but_for_those_being_regenerated(db: impl TestDatabase) {
     let store = db.store().await;
     let hours = |hours: u64| Duration::from_secs(3600 * hours);
-    // The interval, and whether the page is generated a second time, for good.
+    // The interval, and whether the page is generated a second time, this time successfully.
     for (name, interval, again) in [
         ("/held", NONE, false),
         ("/failing", NONE, true),
@@ -144,7 +144,7 @@ pub async fn pages_leave_in_their_order_but_for_those_being_regenerated(db: impl
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // `/visited` is stale since now, and may be regenerated at any moment.
+    // `/visited` has just become stale, and may be regenerated at any moment.
     db.shift_clock(2 * 3600).await;
     // Somebody asks for it, and its regeneration has just failed.
     let failing = lock(&*store, page("/failing"), LEASE).await;

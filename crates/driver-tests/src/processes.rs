@@ -30,7 +30,8 @@ fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
 pub async fn figures_of_a_process_are_replaced_listed_and_forgotten(db: impl TestDatabase) {
     let store = db.store().await;
     assert!(listed(&*store).await.is_empty());
-    // Larger than a name, and with letters that no database may change.
+    // This text is longer than a name may be, and has characters that a database or a driver could
+    // change.
     let large = format!(
         "{{\"label\": \"wéb ‘1’ \\\\ $1 ?\", \"more\": \"{}\"}}",
         "x".repeat(4000)

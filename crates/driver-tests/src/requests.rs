@@ -144,7 +144,7 @@ pub async fn requests_are_pruned_in_batches(db: impl TestDatabase) {
     }
     assert_eq!(begun(&*store, begin("unfinished", "a")).await, "own");
     db.shift_clock(2 * 3600).await;
-    // The row of a request that has begun again is not over.
+    // A request that has begun again keeps its row: the old retention no longer counts.
     assert_eq!(begun(&*store, begin("r0", "b")).await, "own");
     for expected in [4, 2, 0] {
         let pruned = ask(&*store, PruneRequests::new(4)).await;

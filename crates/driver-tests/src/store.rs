@@ -28,8 +28,8 @@ pub async fn ask<O: Operation>(store: &dyn Backend, operation: O) -> O::Answer {
     store.ask(operation).await.expect("answers")
 }
 
-/// A store that asks again where its pool has no connection in time: a busy server is slow to take one, and nothing
-/// was sent.
+/// A store that tries again if its pool has no connection in time. A busy server is slow to accept one, and in this
+/// case nothing has been sent.
 pub struct Patient(pub Box<dyn Backend>);
 
 impl fmt::Debug for Patient {
@@ -109,7 +109,8 @@ pub async fn stored(store: &dyn Backend, name: &LockName) -> Option<(Fence, Byte
     entry.map(|entry| (entry.fence, entry.content.into_body()))
 }
 
-/// Publishes content that is the stored version of this fence.
+/// Publishes with this lease, and says that the content is unchanged since the version with the
+/// fence `known`, so that no content is sent. Returns whether it was published.
 pub async fn renew(store: &dyn Backend, lease: &LeaseRow, known: Fence) -> bool {
     let content = content("is not sent");
     let entry = NewEntry {

@@ -296,13 +296,14 @@ impl Claim {
     /// # #[cfg(feature = "postgres")]
     /// # async fn f(claims: perennial_jobs::Claims, pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
     /// let claim = claims.claim(25).await?;
+    /// let mut transaction = pool.begin().await?;
     /// for id in claim.ids() {
-    ///     let mut transaction = pool.begin().await?;
-    ///     sqlx::query("UPDATE stock SET left_over = left_over - 1").execute(&mut *transaction).await?;
-    ///     // Another worker has the row since this one was too slow: the transaction is dropped.
-    ///     if claim.complete_by_row_in(id, &mut transaction).await? {
-    ///         transaction.commit().await?;
-    ///     }
+    ///     let update = sqlx::query("UPDATE parcel SET label = 'printed' WHERE id = $1::bigint");
+    ///     update.bind(id).execute(&mut *transaction).await?;
+    /// }
+    /// // If this worker was too slow, another one has some of the rows, and the transaction is dropped.
+    /// if claim.complete_in(&mut transaction).await? == claim.ids().len() as u64 {
+    ///     transaction.commit().await?;
     /// }
     /// # Ok(()) }
     /// ```
@@ -329,6 +330,21 @@ impl Claim {
 
     /// Marks a row as completed in the caller's transaction, as [`complete_in`](Self::complete_in) does with all rows.
     /// Returns false if the claim does not have the row, or has completed it before: then roll back.
+    ///
+    /// ```
+    /// # #[cfg(feature = "postgres")]
+    /// # async fn f(claims: perennial_jobs::Claims, pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+    /// let claim = claims.claim(25).await?;
+    /// for id in claim.ids() {
+    ///     let mut transaction = pool.begin().await?;
+    ///     sqlx::query("UPDATE stock SET left_over = left_over - 1").execute(&mut *transaction).await?;
+    ///     // If this worker was too slow, another one has the row, and the transaction is dropped.
+    ///     if claim.complete_by_row_in(id, &mut transaction).await? {
+    ///         transaction.commit().await?;
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

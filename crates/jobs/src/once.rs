@@ -214,8 +214,9 @@ impl Once {
     /// instead.
     ///
     /// If the statement returns a row, do the work in this transaction. If it returns none, the work is already
-    /// done, another transaction is doing it, or it has to wait for other work that is not done. While another
-    /// transaction marks the same work, the statement waits, for as long as the connection's own settings say.
+    /// done, another process has claimed it, or it has to wait for other work that is not done. While another
+    /// transaction that has marked the same work is open, the statement waits for it, as long as the
+    /// connection's own settings allow.
     ///
     /// # Errors
     ///

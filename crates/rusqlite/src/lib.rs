@@ -93,11 +93,12 @@ impl Pool {
         Self::with(CONNECTIONS, open)
     }
 
-    /// Returns a pool of at most so many connections, each opened by a function of the application's: with its
-    /// own settings, functions and key. A database in memory has one connection.
+    /// Returns a pool of at most `connections` connections. Each is opened by a function of the application's,
+    /// which can set pragmas, add SQL functions and give a key. A database in memory has one connection.
     ///
-    /// The function sets a busy timeout (`Connection::busy_timeout`): without one, each statement fails
-    /// while another one writes. It runs on the thread of the connection, and once at first here.
+    /// The function sets a busy timeout (`Connection::busy_timeout`): without one, each statement fails while
+    /// another one writes. It runs on the thread of its connection, except for the first connection, which
+    /// this call opens itself.
     ///
     /// # Errors
     ///
@@ -137,7 +138,7 @@ impl Inner {
         let inner = Arc::clone(self);
         let (opened, open) = oneshot::channel();
         std::thread::spawn(move || {
-            // Nobody waits for it any more, or it is given to who does.
+            // Either nobody waits for the connection any more, or whoever waits gets it.
             let _ = opened.send((inner.open)().map(Worker::start));
         });
         let worker = open.await.map_err(|_| ended())?;

@@ -201,7 +201,7 @@ fn lose(shop: &Shop, loss: Loss) {
                     std::fs::remove_file(file).expect("removes");
                     continue;
                 }
-                // SQLite trusts the content of shared memory, and would map memory without an end.
+                // SQLite trusts the content of shared memory, and would map more and more memory.
                 if file.to_string_lossy().ends_with("-shm") {
                     continue;
                 }

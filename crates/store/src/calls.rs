@@ -219,10 +219,10 @@ calls! {
     Invalidated "sync" reads [after: String]
         { since: Epoch, limit: usize, peer_keys: Vec<String> } -> Synced;
 
-    /// Gives epochs to the committed rows of the outbox with these ids, of which there may be [`MAX_NAMES`]:
-    /// stores the invalidations of their names, as [`Invalidate`] does, and then removes the rows. Rows that do
-    /// not exist, are not committed, or that somebody has locked are left out. A row that cannot be stored does
-    /// not hold up the others.
+    /// Gives epochs to the committed rows of the outbox with these ids, of which there may be up to
+    /// [`MAX_NAMES`]: it stores the invalidations of their names, as [`Invalidate`] does, and then removes the
+    /// rows. Rows that do not exist, are not committed, or are locked by somebody else are left out. A row that
+    /// cannot be stored does not hold up the others.
     ///
     /// The call may be repeated, and two processes may make the same call at the same time. On databases other
     /// than PostgreSQL a name may then get two epochs, which makes its pages stale twice.
@@ -239,9 +239,8 @@ calls! {
     /// [Pruning](PruneInvalidations) stores such a purge in place of what it removes.
     PurgedUntil "sync-purged" reads [] {} -> Epoch;
 
-    /// Returns the latest names of a list whose epochs are smaller than `before`, each with its epoch. The
-    /// names with the same epoch are either all in the answer or none is, so there may be a few more names than
-    /// `limit`.
+    /// Returns the latest names of a list whose epochs are smaller than `before`, each with its epoch. Of the
+    /// names with one epoch, the answer has either all or none, so there may be a few more names than `limit`.
     LatestNames "sync-latest" reads [] { list: NameList, before: Epoch, limit: usize }
         -> Vec<(String, Epoch)>;
 

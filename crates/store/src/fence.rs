@@ -11,9 +11,8 @@ use crate::words;
 /// later holder's. `ExclusiveLayer` adds the fence to the request's extensions:
 ///
 /// ```
-/// # use perennial_store::Fence;
 /// use http::Request;
-/// // use perennial_jobs::Fence;
+/// # use perennial_store::Fence;
 ///
 /// async fn upload(request: Request<String>) {
 ///     let fence = request.extensions().get::<Fence>();

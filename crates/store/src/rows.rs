@@ -98,7 +98,7 @@ pub struct StoredEntry {
     pub fence: Fence,
     /// The time since the version was published; zero if the clock was set back.
     pub age: Duration,
-    /// The time at which it was published, in microseconds since 1970.
+    /// The time at which the version was published, in microseconds since 1970.
     pub generated: i64,
     /// True if the age is unknown, because the database's clock was set back.
     pub age_unknown: bool,

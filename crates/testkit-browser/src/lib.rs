@@ -22,7 +22,13 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Starts it; `None` where there is none, and tests may be skipped.
+    /// Starts chromedriver. Returns `None` on a machine without one, so that a test can skip
+    /// itself.
+    ///
+    /// # Panics
+    ///
+    /// If there is no chromedriver although `PERENNIAL_TEST_ALL` is set, which forbids to skip
+    /// tests.
     pub fn start() -> Option<Self> {
         let child = Command::new("chromedriver")
             .arg("--port=0")
@@ -90,7 +96,8 @@ impl Driver {
 /// How a page is looked at.
 #[derive(Clone, Copy, Debug)]
 pub struct View {
-    /// The width of the window in pixels, also below the smallest window of a desktop.
+    /// The width of the window in pixels. It may be less than the smallest window that a desktop
+    /// allows.
     pub width: u32,
     /// Whether the visitor's system has a dark theme.
     pub is_dark: bool,
@@ -123,8 +130,8 @@ impl View {
         if self.is_dark { "dark" } else { "light" }
     }
 
-    /// Looks at the present page in this way. With a folder in `PERENNIAL_SCREENSHOTS`, leaves a picture of the whole
-    /// page there.
+    /// Checks that the current page fits into this window. If `PERENNIAL_SCREENSHOTS` names a folder, a picture of
+    /// the whole page is saved there.
     ///
     /// # Panics
     ///

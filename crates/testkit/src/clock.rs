@@ -28,7 +28,7 @@ impl Clock {
         Ok(Some(clock))
     }
 
-    /// Lets the clock be ahead of the machine's by this number of seconds.
+    /// Sets the clock this number of seconds ahead of the machine's.
     pub fn set(&self, seconds: i64) -> Result<()> {
         // A reader must not see half of it.
         let new = self.file.with_extension("new");

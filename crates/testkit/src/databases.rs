@@ -588,7 +588,8 @@ mod servers {
             Some(db)
         }
 
-        /// Returns a database whose relevant defaults have rare values.
+        /// Returns a server whose defaults are unusual in what matters here, or `None` if there is
+        /// none.
         #[cfg(feature = "postgres")]
         pub async fn postgres_unusual() -> Option<Self> {
             let db = Self::postgres().await?;

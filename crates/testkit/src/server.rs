@@ -126,7 +126,8 @@ impl Server {
         sqlx::any::install_default_drivers();
         let (url, begun) = (self.url(), Instant::now());
         loop {
-            // A server that was killed may still hold its files, and the next one ends.
+            // A server that was killed may still have its files locked for a moment. The next
+            // server then exits at once, and is started again.
             let ended = self.child.as_mut().map(Child::try_wait).transpose()?;
             if ended.is_none_or(|ended| ended.is_some()) {
                 self.child = Some(self.command()?.spawn()?);
@@ -167,7 +168,8 @@ impl Server {
             .map_or(Ok(()), |child| send(child, signal))
     }
 
-    /// Ends the server by a signal, and waits for its end. The crash of a server loses no commit.
+    /// Sends the server this signal, and waits until it has ended. Even a server that is killed
+    /// loses no commit.
     pub async fn end(&mut self, signal: Signal) -> Result {
         self.signal(signal)?;
         if let Some(mut child) = self.child.take() {

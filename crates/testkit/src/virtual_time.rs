@@ -61,7 +61,7 @@ impl Shared {
         Self(Arc::default())
     }
 
-    /// Opens a site on it, as a process of its own would.
+    /// Opens a site on this database, as another process would.
     pub fn site(&self) -> Perennial {
         self.open(patient())
     }
@@ -86,7 +86,7 @@ impl Shared {
         *self.0.1.lock().expect("not poisoned") = key.to_owned();
     }
 
-    /// Writes an invalidation into the outbox, as a transaction that commits now.
+    /// Writes an invalidation into the outbox, as the commit of an application's transaction would.
     pub fn commit_invalidation(&self, id: &str, name: &str) {
         self.0.0.commit_invalidation(id, name);
     }
@@ -138,7 +138,8 @@ pub fn origin_behind(site: &Perennial, policy: Refresh) -> (Origin, &'static Rou
 pub struct Process {
     /// The site of the process.
     pub site: Perennial,
-    /// Where it serves each path of the origin through a layer.
+    /// The router through which the process serves each path of the origin, with the layer around
+    /// it.
     pub address: &'static Router,
 }
 

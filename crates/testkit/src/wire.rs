@@ -111,7 +111,7 @@ impl Wire {
         self.shared.asked.load(SeqCst)
     }
 
-    /// Returns the number of replies since the state has changed.
+    /// Returns the number of replies since the state last changed.
     pub fn replied(&self) -> usize {
         self.shared.replies.load(SeqCst)
     }

@@ -148,7 +148,7 @@ impl PooledConnection for Pooled {
 
 impl Drop for Pooled {
     fn drop(&mut self) {
-        // Outside of the pool, the connection is closed.
+        // Taking the connection out of the pool and dropping it closes it.
         drop(self.take());
     }
 }

@@ -220,7 +220,7 @@ impl Shop {
     /// Returns books with the number of their recent sales: all of them, or those that the rest of
     /// the statement selects.
     async fn books(&self, rest: &str) -> Result<Vec<Book>, sqlx::Error> {
-        // Databases write arguments differently. Numbers can stand in the text.
+        // Each database has its own way to write an argument. A number can stand in the SQL itself.
         let sales = format!(
             "SELECT id, title, author, year, price, COUNT(book) AS sold
             FROM books LEFT JOIN orders ON book = id AND bought_at > {}

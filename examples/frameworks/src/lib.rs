@@ -27,13 +27,13 @@ pub fn best_sellers<B: Send + 'static>(site: &Perennial, policy: &Refresh) -> Pa
         };
         Ok::<_, Infallible>(Response::new(Full::from(page)))
     });
-    // Poem's router adds its pattern of the path to a request, which no visitor chooses.
+    // Poem's router adds the pattern of the path to each request. No visitor chooses this pattern.
     let layer = site.layer(policy).ignore_extension::<PathPattern>();
     let layer = layer.bypass_if(|parts| parts.headers.contains_key("authorization"));
     BoxCloneSyncService::new(layer.layer(generate))
 }
 
-/// Serves the page by hyper and tower alone.
+/// Serves the page with hyper and tower alone.
 ///
 /// # Errors
 ///
@@ -49,7 +49,7 @@ pub async fn serve_by_hyper(listener: TcpListener, page: Page<Incoming>) -> std:
     }
 }
 
-/// Returns the page as a site of poem.
+/// Returns the page as a poem site.
 pub fn poem_site(page: Page<BoxBody<Bytes, std::io::Error>>) -> Route {
     let endpoint =
         page.map_request(|request: Request<BoxBody<Bytes, std::io::Error>>| request.map(Some));

@@ -37,7 +37,8 @@ async fn main() -> ExitCode {
 }
 
 async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
-    // Before the site is opened, which describes its metrics.
+    // The buckets have to be set before the site is opened, because a site describes its metrics
+    // when it opens.
     let seconds = Matcher::Suffix("_seconds".to_owned());
     let recorder = PrometheusBuilder::new().set_buckets_for_metric(seconds, &SECONDS)?;
     let metrics = recorder.install_recorder()?;

@@ -92,8 +92,9 @@ async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let of_anonymous = site
         .layer(&every)
         .bypass_if(|parts| parts.extensions.get::<User>().is_some());
-    // A request with a login may generate this page, too, and the handler does not see the login.
-    // No request bypasses the cache: otherwise a request with a token causes a warning.
+    // A request with a login may generate this page, too, because the handler does not see the
+    // login. This setting says that no request bypasses the cache on purpose. Without it, a request
+    // with a token would cause a warning.
     let of_all = site
         .layer(&every)
         .ignore_extension::<User>()

@@ -205,7 +205,7 @@ async fn step_8_follows_its_table() {
         let fence = "SELECT fence FROM perennial_entry WHERE name LIKE '/books%'";
         db.int(fence).await
     };
-    // A page that was generated before the change had its number is generated once more.
+    // A page that was being generated while the row changed is generated once more.
     until("the list is settled", async || {
         let before = fence().await;
         tokio::time::sleep(Duration::from_secs(2)).await;

@@ -54,7 +54,8 @@ async fn author_of_a_book_sees_it_though_another_process_answers() {
     };
     let begun = Instant::now();
     for books in 0..5 {
-        // An old list would stay, as nobody asks again.
+        // If the page after a click were the old list, it would stay for ever, because the browser
+        // does not ask for it again.
         let expected = format!("{books} books");
         while title().await.as_ref() != Some(&expected) {
             assert!(begun.elapsed() < HANG, "{expected} never came");

@@ -111,7 +111,7 @@ use crate::{
 /// What the driver tells the machine.
 #[derive(Debug)]
 pub(crate) enum Input<B> {
-    /// The process knows all invalidations from before its start.
+    /// The process now knows all invalidations from before its start.
     Start,
     /// [`Action::TakePermit`] has ended. If no permit was given, the process has as many regenerations under
     /// way as its settings allow.
@@ -286,7 +286,8 @@ pub(crate) struct Conclusion {
 pub(super) enum State<B> {
     /// Nothing has happened yet. The process may not even know all invalidations from before its start.
     Starting,
-    /// The driver takes a permit. With `store_failed`, the process could not learn the invalidations.
+    /// The driver takes a permit. `store_failed` says that the process could not learn of the
+    /// invalidations, because the store has failed.
     TakingPermit {
         store_failed: bool,
     },

@@ -57,7 +57,8 @@ impl<B: Clone> Progress<B> {
         let policy = context.policy;
         let limit = |limit| visitor.arrived + limit;
         let first = limit(policy.follower_wait);
-        // With a placeholder in hand, not even the leader waits for a generator.
+        // A request that has a placeholder does not wait for a generator, not even as the leader,
+        // unless there is a version that it may get.
         let waits_as_leader =
             visitor.leads && (!visitor.has_placeholder || self.has_servable_for(visitor, context));
         let until = match self {

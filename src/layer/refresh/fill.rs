@@ -31,7 +31,8 @@ pub(super) struct Recipient {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sender {
     Visitor,
-    /// The application itself, which looks at no body.
+    /// The application itself, such as in a regeneration that it asks for. It does not read the
+    /// body.
     Application,
     /// The generator of an outer layer, for all visitors.
     Generator,

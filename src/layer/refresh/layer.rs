@@ -66,13 +66,11 @@ use super::{
 ///
 /// # Extensions
 ///
-/// An extension of a request may identify its visitor. The layer knows those of axum 0.8 (feature
-/// `axum`): of its routing, of `DefaultBodyLimit`, and `ConnectInfo<SocketAddr>`; hyper's
-/// `OnUpgrade` (feature `hyper`, which `axum` brings in); and Perennial's own. A request with more
-/// extensions bypasses the cache, until each of their types is declared by
-/// [`ignore_extension`](Self::ignore_extension) or [`share_extension`](Self::share_extension). The
-/// layer compares numbers: a middleware that replaces axum's private extension by its own goes
-/// unnoticed.
+/// An extension of a request may identify its visitor. The layer knows those of axum 0.8 (feature `axum`): of its routing, of
+/// `DefaultBodyLimit`, and `ConnectInfo<SocketAddr>`; hyper's `OnUpgrade` (feature `hyper`, which `axum` brings in); and
+/// Perennial's own. A request with more extensions bypasses the cache, until each of their types is declared by
+/// [`ignore_extension`](Self::ignore_extension) or [`share_extension`](Self::share_extension). The layer only counts axum's
+/// private extensions, so a middleware that replaces one of them by an extension of its own goes unnoticed.
 ///
 /// An extension of a response may be what an outer middleware makes the page from, and a stored
 /// page has none. So a response with one that the layer does not know is not stored, unless it is
@@ -102,8 +100,8 @@ use super::{
 ///
 /// The guide has [a whole server](crate::guide::without_axum).
 ///
-/// A body without a `Default`, as hyper's `Incoming`, becomes one with it as an `Option`. The generator's request then
-/// has `None`:
+/// If the body's type has no `Default`, as hyper's `Incoming`, wrap it in an `Option`. The generator's request then has
+/// `None`:
 ///
 /// ```
 /// # use bytes::Bytes;

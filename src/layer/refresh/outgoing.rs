@@ -119,7 +119,8 @@ pub(super) fn shorten<B>(
     if let Some(tag) = stored.hit.get(header::ETAG) {
         headers.insert(header::ETAG, tag.clone());
     }
-    // These digests are of the whole body (RFC 9530).
+    // These digests were computed for the whole body (RFC 9530), and this response sends a part of
+    // it.
     for digest in ["content-digest", "content-md5"] {
         headers.remove(digest);
     }

@@ -104,7 +104,8 @@ impl OwnRequest {
 
     /// Runs a generator of this request, and notes its failure.
     pub(super) async fn watch(self, generator: impl Future<Output = Generated>) -> Generated {
-        // This holds until the generator ends: a panic or a timeout ends it without a result.
+        // The flag is set before the generator runs and taken back afterwards, because a panic or a
+        // timeout ends the generator without a result.
         self.answers.has_failed.store(true, Relaxed);
         let generated = generator.await;
         let has_failed = matches!(generated, Generated::Failed(_));

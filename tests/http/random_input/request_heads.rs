@@ -66,7 +66,7 @@ fn any_head_leaves_the_page_of_the_next_visitor_as_it_is() {
                 client.write_all(&head).await.expect("is taken");
                 client.shutdown().await.expect("is over");
                 let mut answer = Vec::new();
-                // A head that is none ends the connection.
+                // Something that is not the head of a request ends the connection.
                 let _ = client.read_to_end(&mut answer).await;
                 let status = answer.get(9..12).unwrap_or_default();
                 assert_ne!(status, b"500", "{}", String::from_utf8_lossy(&answer));

@@ -314,12 +314,12 @@ impl Oracle<'_> {
             for ((process, _), way) in self.ways.iter().filter(|((_, of), _)| of == key) {
                 let own = stored.won.get(process).copied().unwrap_or_default();
                 let others = won - own;
-                // A probe a second during another process's generator, and a probe for the result;
-                // also the statements of a first version.
+                // The process probes once a second while another process generates, and once more
+                // for the result. The statements of the page's first version come on top.
                 let first = 8 + 2 * stored.first.unwrap_or_default() / SECOND;
                 let held = stored.held / SECOND;
-                // After an expiry visitors wait for each following version, and a process asks as
-                // for a first version.
+                // If the policy lets versions expire, visitors wait for each following version, and
+                // the process then sends the statements of a first version each time.
                 let expires = self.ground.plan.resources[*key]
                     .terms
                     .stale_while_revalidate

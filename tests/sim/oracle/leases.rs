@@ -107,7 +107,7 @@ impl Leases {
         if !has_failed {
             return Ok(());
         }
-        // Without a version to serve, at least this long.
+        // Where there is no version to serve, the cooldown has to be at least this long.
         let failures = match self.failures.get(&row.name) {
             Some((failures, fence)) if *fence < row.fence.0 => *failures,
             _ => 0,

@@ -40,7 +40,8 @@ pub(crate) enum Fact {
         number: u64,
         at: Micros,
     },
-    /// A visitor came at `from`, and had got the content with this number at `until`.
+    /// A visitor sent a request at `from`, and had received the content with this number by
+    /// `until`.
     Visited {
         key: String,
         number: u64,
@@ -77,7 +78,7 @@ pub(crate) enum Promise {
     OnePublish,
     /// Stored content never goes back.
     Stored,
-    /// A process never serves older content than stored content before.
+    /// Once a process has served stored content, no later visit to it gets older content.
     Served,
     /// A payment is made at most once, and an answered one is made.
     OnePayment,
@@ -152,7 +153,7 @@ fn exclusion(history: &[Fact], breach: &mut impl FnMut(Promise, String)) {
     }
     for (lock, mut held) in locks {
         held.sort();
-        // The holder that was at work the longest so far.
+        // The holder that works the longest of those seen so far.
         let mut latest = held[0];
         for now in &held[1..] {
             let (from, until, fence, process) = *now;

@@ -31,8 +31,8 @@ struct Options {
 
 #[derive(Subcommand)]
 enum Command {
-    /// A site of three processes under load, with faults of the cluster. Ends with 1 if a promise is
-    /// broken.
+    /// Runs a site of three processes under load, with faults of the cluster. Exits with status 1 if
+    /// a promise is broken.
     Trial(trial::Options),
     /// Locks, publishes, idempotent requests and invalidations from several nodes at once.
     Rounds(rounds::Options),

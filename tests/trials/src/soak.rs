@@ -111,7 +111,8 @@ async fn soak(options: &Options, kind: Kind, seed: u64) -> Result<Soaked> {
     for number in 0..PROCESSES {
         let name = format!("{}-{number}", kind.name());
         let (database, clock) = match kind {
-            // A database without a server has the clocks of its processes, which must be one.
+            // SQLite uses the clocks of the processes that open the file, so all of them must have
+            // the same clock.
             Kind::Sqlite => (server.url(), server_clock.clone()),
             Kind::Postgres | Kind::MariaDb => {
                 let wire = Wire::before(&server.url()).await;

@@ -207,10 +207,10 @@ impl Table {
         let done = done(lock_id);
         let set = self.set(&format!("'{done}'"))?;
         let first = self.update(&set, &[lock_id], id)?;
-        // Rows may be completed already, by an earlier call or by a statement whose answer was lost, and count,
-        // too. Only in that case does a second statement search for completed rows. On MySQL and MariaDB the
-        // search locks the gaps beside these rows, into which other claims write theirs, so that many workers
-        // at once would deadlock.
+        // Rows that are completed already, by an earlier call or by a statement whose answer was lost, count as
+        // completed by this call, too. Only if the first statement has changed too few rows does the second one
+        // search for them. On MySQL and MariaDB the search locks the gaps beside these rows, into which other
+        // claims write their own rows. With many workers, that would lead to deadlocks.
         let again = self.update(&set, &[lock_id, &done], id)?;
         let completed = async {
             match self.run(&first, false).await {

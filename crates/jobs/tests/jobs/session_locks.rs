@@ -128,7 +128,7 @@ async fn a_killed_process_gives_the_lock_up_at_once(db: Db) {
         .expect("starts");
     until("it is held", async || try_one(&db).await.is_none()).await;
     process.kill().await.expect("is alive");
-    // By TCP's keepalive alone the server would notice after hours.
+    // With TCP's keepalive alone, the server would notice only after hours that the client is gone.
     until("it is free", async || try_one(&db).await.is_some()).await;
 }
 

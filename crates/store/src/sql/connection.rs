@@ -43,8 +43,8 @@ impl<'c> Connection<'c> {
     }
 }
 
-/// Runs a statement in the transaction of a connection. Outside of a transaction, nothing is done, and
-/// [`operation`] explains the error.
+/// Runs a statement in the transaction of a connection. Outside of a transaction, it does nothing and
+/// returns an error, which [`operation`] turns into one that says what is wrong.
 pub async fn run_inside(
     connection: &mut (dyn DriverConnection + '_),
     dialect: Dialect,

@@ -116,7 +116,8 @@ impl Demo {
             ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
             loop {
                 ticks.tick().await;
-                // The database may be unavailable in a story. The next look comes soon.
+                // One of the stories takes the database away for a while. The leases are read again
+                // soon.
                 let _ = demo.leases.read(&demo.site, &demo.shops).await;
             }
         });

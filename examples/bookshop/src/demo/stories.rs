@@ -85,7 +85,8 @@ impl Demo {
             6 => self.price_by_sql().await,
             _ => Err("there are six stories".into()),
         };
-        // The rounds go on, with a version that becomes stale by the clock.
+        // The demonstration goes on as usual: with the usual settings, and with a version that
+        // becomes stale by the clock.
         self.shops.set(self.usual()).await?;
         self.make_stale().await?;
         let (ok, sentence) = told?;

@@ -36,7 +36,7 @@ pub(crate) const IF_ERROR: Duration = Duration::from_secs(4);
 pub(crate) enum Fault {
     /// A process crashes, and another one starts.
     Crash,
-    /// A process with a new revision of the code takes the place of one.
+    /// A process ends, and one with a new revision of the code takes its place.
     Deploy,
     /// A process shuts down.
     Close,
@@ -114,7 +114,8 @@ pub(crate) enum Mutant {
     UnreadableHidden,
     /// The driver says that a version which it cannot decode is stale, while it is fresh.
     OtherCodeIsStale,
-    /// Who demands a regeneration waits as any visitor does.
+    /// The driver hides that somebody demands this regeneration, so that the caller waits only as
+    /// long as a visitor would.
     DemandForgotten,
 }
 

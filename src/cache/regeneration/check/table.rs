@@ -85,7 +85,8 @@ fn seen() -> BTreeSet<[String; 4]> {
         Setup::new(&[Close, Leave, NoPermit], 1, 2),
         Setup::new(&[Refused, SlowStore], 2, 2),
     ] {
-        // The nearest states have all transitions of the table. Farther ones could have another one.
+        // All transitions of the table occur within this many states. The search stops there, and a
+        // transition that occurs only in states further away would be missed.
         explore(&setup, Extent::Bounded(60_000).enough())
             .unwrap_or_else(|violation| panic!("{violation:?}"));
     }

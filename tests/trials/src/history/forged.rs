@@ -100,7 +100,7 @@ fn a_sound_history_has_no_breach() {
 fn two_holders_at_once_are_found() {
     assert_eq!(broken([held("c", 3, 299, 310)]), [Promise::Exclusion]);
     assert_eq!(broken([held("c", 3, 210, 220)]), [Promise::Exclusion]);
-    // A short holder in between hides none that is longer.
+    // A short holder in between does not hide an overlap with one that holds the lock for longer.
     let overlaps = [held("c", 3, 210, 220), held("d", 4, 290, 310)];
     let mut history = sound();
     history.extend(overlaps);

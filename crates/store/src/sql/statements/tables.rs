@@ -7,8 +7,8 @@ use super::PerDialect;
 
 /// The beginning of the transaction that makes the tables.
 pub const BEGIN: PerDialect = PerDialect {
-    // Not DEFERRED: a transaction that reads before it writes is refused immediately (SQLITE_BUSY),
-    // whatever the busy timeout is.
+    // DEFERRED would not do: if such a transaction reads before it writes, and another connection
+    // has written in between, it is refused at once (SQLITE_BUSY), whatever the busy timeout is.
     sqlite: "BEGIN IMMEDIATE",
     // BEGIN has another meaning in MariaDB's Oracle mode.
     mysql: "START TRANSACTION",

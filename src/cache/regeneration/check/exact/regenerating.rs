@@ -57,7 +57,7 @@ fn lease_lasts_until_it_is_released_or_its_holder_has_published() {
 fn version_is_asked_for_only_when_the_lease_is_over() {
     let process = Process::new();
     let purged = Process::purged();
-    // A stored version that may not be served counts as known.
+    // A stored version counts as known even if it may not be served.
     let stored = process.version(S, Origin::Stored);
     let (mut state, _) = purged.begun(None);
     let step = purged.on(&mut state, found(Some(stored), held(9 * S)));

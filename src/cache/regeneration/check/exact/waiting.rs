@@ -54,7 +54,8 @@ fn waits_end_at_the_limits_of_the_policy() {
             "{ended:?}"
         );
     }
-    // With a placeholder, the leader waits for the store alone, but for a version that may be served.
+    // A leader that has a placeholder waits for the store alone. Only a version that it may serve
+    // ends this wait earlier.
     let with_placeholder = |progress: &Progress<Read>| {
         let visitor = Visitor {
             leads: true,
