@@ -301,7 +301,8 @@ fn compare_in<A, B>(
         let _inside = runtime.enter();
         pin_to(processors[thread % processors.len()]);
         let batches = (0..batches).map(|number| {
-            // After a pause a sync is due, and the batch of a slow side is one.
+            // After a pause, the next request starts a sync. That request must not be part of the
+            // measurement; a batch on a slow side takes long enough to count as a pause.
             wake(&mut Clone::clone(layered), request(0));
             let requests = || {
                 let numbers = number * EXTENT.batch..(number + 1) * EXTENT.batch;

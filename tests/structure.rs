@@ -368,7 +368,9 @@ fn only_the_making_of_the_tables_begins_a_transaction() {
         .map(|(path, _)| path.display().to_string())
         .collect();
     places.sort();
-    // The two that end in the same text; the texts of the tables' transaction; and its only caller.
+    // `connection.rs` and `guard.rs` have a BEGIN that ends in the same text as its ROLLBACK.
+    // `tables.rs` has the text of the transaction that makes the tables, and `schema.rs` is its
+    // only caller.
     assert_eq!(
         places,
         [

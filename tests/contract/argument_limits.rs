@@ -86,7 +86,8 @@ async fn name_of_any_length_is_one_row(db: Db) {
         let broken = ask(&*store, BreakLock::new(&page, None)).await;
         assert!(broken, "{name:?}");
     }
-    // The longest invalidation, as its callers shorten names.
+    // The longest names that an invalidation can have, because callers replace longer ones by a
+    // digest.
     for name in ["t".to_owned(), "t".repeat(255)] {
         let epoch = ask(&*store, Invalidate::new(vec![name.to_string()])).await;
         let read = ask(

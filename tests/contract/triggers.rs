@@ -282,7 +282,8 @@ async fn name_is_that_of_format_for_random_rows(db: Db) {
     }
     install(&db, &trigger).await;
     let mut runner = TestRunner::deterministic();
-    // Trailing spaces, both cases, characters that a collation takes for equal, and any others that are visible.
+    // The texts have trailing spaces, both cases, characters that a collation treats as equal, and other visible
+    // characters.
     let text = prop_oneof![
         "[aA\u{e4}\u{c4} ]{0,8}",
         "[a-z]{1,4} {0,4}",

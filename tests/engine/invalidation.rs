@@ -398,7 +398,7 @@ async fn purge_is_not_forgotten_while_one_of_many_entries_is_older() {
     let builder = patient().retention(Duration::from_secs(30 * 24 * 3600));
     let process = Process::with(&shared, builder, &origin, |layer| layer);
     process.site.invalidate("/old").await.expect("is done");
-    // The first one by its name, and the oldest one.
+    // This page comes first by its name, and it is the oldest one.
     assert_eq!(process.run("/0").await, 1);
     process.site.purge_tag("some").await.expect("is done");
     for page in 0..150 {

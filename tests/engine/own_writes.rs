@@ -173,7 +173,7 @@ async fn author_of_a_change_sees_it_in_each_process() {
         let cookie = change(here.address).await;
         let (_, shown) = ask(process.address, "GET", "/list", Some(&cookie)).await;
         assert_eq!(shown, number.to_string());
-        // The page is fresh now, and the cookie is a hit.
+        // The page is fresh now, and a request with the cookie is a hit.
         process.statements.take();
         let (headers, shown) = ask(process.address, "GET", "/list", Some(&cookie)).await;
         assert_eq!(shown, number.to_string());

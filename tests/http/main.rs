@@ -21,6 +21,7 @@ mod panicking_extensions;
 mod privacy;
 mod public_cache_tests;
 mod random_input;
+mod recipes;
 mod request_extensions;
 mod response_extensions;
 mod routing;

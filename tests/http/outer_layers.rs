@@ -296,7 +296,8 @@ async fn check(
 async fn layers_around_the_layer_and_inside_of_it_splice_no_bytes_and_lose_no_header() {
     for (name, around) in LAYERS {
         for is_outside in [true, false] {
-            // Around any service with conditions it makes empty pages of a 304: the guide says so.
+            // `SetStatus` outside of any service that answers conditional requests turns each 304
+            // into an empty 200. The guide says so.
             if is_outside && *name == "set-status" {
                 continue;
             }

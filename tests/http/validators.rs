@@ -329,8 +329,8 @@ async fn resumed_download_gets_bytes_of_no_other_version() {
             assert_eq!(refused.header("cache-control"), "no-store");
         }
     }
-    // By the clock of the machine, the page has changed before the date that the store would give it. So it
-    // has none, and the condition is ignored (§13.1.4).
+    // By this machine's clock, the page changed before the time that the store's clock gives for it. So the
+    // response has no `Last-Modified`, and the condition is ignored (§13.1.4).
     assert_eq!(site.get(&[]).await.header("last-modified"), "");
     for condition in [("if-unmodified-since", date), ("if-range", tag)] {
         let whole = site.get(&[range, condition]).await;

@@ -421,7 +421,8 @@ async fn no_page_is_older_than_promised_whoever_writes_the_rows(db: Db) {
                     let shown = visit(address, &path).await;
                     let after = rows(&db).await;
                     let breaches = breaches(&shown, &before, &after, newest, is_of_page);
-                    // Until then, a page may be as old as this.
+                    // A breach counts only after this time: until then, a page may still show the
+                    // old data.
                     if breaches.is_empty() || known.elapsed() > ALLOWED {
                         judged.visits.fetch_add(1, SeqCst);
                         judged.rows.fetch_add(shown.len() as u64, SeqCst);

@@ -151,7 +151,8 @@ impl Site {
 async fn lost_in_each_step(kind: Kind) {
     let mut server = Server::start(kind).await.expect("starts");
     let paths = ["/idle", "/try-lock", "/generation", "/publish", "/release"];
-    // The numbers of the runs continue, as visitors see the runs in order.
+    // The origins outlive both rounds, because visitors check that the numbers of the runs only
+    // grow.
     let origins = paths.map(|_| Origin::default());
     for signal in [Signal::KILL, kind.stop()] {
         // A site for each operation.

@@ -34,7 +34,8 @@ async fn more_invalidated_names_than_a_process_keeps_count_as_everything(db: Db)
         // More names come before the purge than one statement reads, and more after it than a
         // process keeps.
         if ten_thousand == 2 {
-            // Later than the names so far, whose epochs are not the counter's.
+            // The names so far were written with epochs of the test's own, above the counter. The
+            // counter is raised past them, so that the purge is later.
             db.execute(&db.raise_epochs(60_000_000)).await;
             purging.site.purge("/q").await.expect("is done");
             since = latest().await;

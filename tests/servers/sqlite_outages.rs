@@ -87,8 +87,8 @@ async fn warm_pages_are_served_and_cold_ones_generated_whatever_happens_to_the_d
     ] {
         let folder = Folder::new();
         let site = match loss {
-            // A limit on the file's size takes the place of a full disk, as only root can fill a
-            // disk for a test.
+            // A limit on the size of the file stands in for a full disk, because only root could
+            // mount a small disk for a test.
             Loss::Full => {
                 let options = format!("{}?mode=rwc", folder.url())
                     .parse::<sqlx::sqlite::SqliteConnectOptions>();

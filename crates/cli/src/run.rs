@@ -194,7 +194,8 @@ impl RunOptions {
         command
             .args(["keep", "--parent", &std::process::id().to_string()])
             .args(["--grace", &time(self.grace), "--linger", &time(self.linger)])
-            // The lease has two thirds of its length left when it is not extended any more.
+            // The lease is extended after each third of its length. When the extensions stop, at
+            // least two thirds are left, so the grace of half a lease ends before the lease does.
             .args(["--orphaned-grace", &time(self.grace.min(self.lease / 2))])
             .args(self.leave_children.then_some("--leave-children"))
             .arg("--")

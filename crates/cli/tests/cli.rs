@@ -684,7 +684,8 @@ async fn what_a_command_leaves_is_named_and_ended_or_left() {
         "{text}"
     );
     assert_eq!(sleepers(&time).len(), 0);
-    // It holds the lock while it is waited for.
+    // While `perennial run` waits for the processes that the command has left, it still holds the
+    // lock.
     let mut lingering = db.command(&[
         "run",
         "job",
@@ -731,8 +732,9 @@ async fn what_a_command_leaves_is_named_and_ended_or_left() {
     ] {
         let script = format!("trap 'exit 7' {name}; echo ready; while :; do sleep 0.05; done");
         let command = db.command(&["run", "job", "--hold=0s", "--", "sh", "-c", &script]);
-        // Without a terminal, which would send some of them itself, and without the signals that whoever
-        // runs the tests ignores, as `nohup` and a script's jobs in the background do.
+        // The command gets no terminal, because a terminal sends some of these signals itself. And it
+        // ignores none of them from the start, as it would if the tests were started by `nohup` or as a
+        // background job of a script.
         let mut command = Command::new("env")
             .args(["--default-signal", "setsid", "--wait"])
             .arg(command.get_program())

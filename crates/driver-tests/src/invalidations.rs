@@ -339,7 +339,7 @@ pub async fn a_purge_is_forgotten_only_when_no_entry_is_older(db: impl TestDatab
 
 pub async fn purge_distinguishes_keys_with_a_common_beginning(db: impl TestDatabase) {
     let store = db.store().await;
-    // In the order of some languages `#` counts for little, and `a` and `A` for the same.
+    // In the order of some languages `#` counts for little, and `a` and `A` are equal.
     let (of, others) = (
         [
             "/b",

@@ -104,7 +104,7 @@ pub struct OfDriver {
 }
 
 impl OfDriver {
-    /// Returns the database that a function opens, again and again, as each process of a site would. What the
+    /// Returns a database that `open` can open as often as needed, as each process of a site would. What the
     /// database needs, such as the folder of its file, is kept and dropped with the test.
     pub fn new(
         open: impl Fn() -> Database + Send + Sync + 'static,

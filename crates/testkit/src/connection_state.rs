@@ -3,7 +3,8 @@
 
 use crate::Db;
 
-/// Returns a database with an application that leaves each connection as these statements do.
+/// Returns a database and an application that runs these statements on each connection before it
+/// gives the connection back.
 pub async fn sqlite(leaves: &'static [&'static str]) -> Option<Db> {
     Some(Db::sqlite().await?.left_by(leaves))
 }

@@ -13,7 +13,8 @@ pub struct Contender {
 }
 
 impl Contender {
-    /// Starts a program that prints `said` and the words of its answer for each line.
+    /// Starts a program that prints one line for each command that it reads: the word `said`, and
+    /// then the words of its answer.
     pub fn run(command: &mut Command) -> Self {
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().expect("starts");

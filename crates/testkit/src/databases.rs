@@ -453,7 +453,8 @@ pub fn four_digits() -> String {
     format!("({digits}) a CROSS JOIN ({digits}) b CROSS JOIN ({digits}) c CROSS JOIN ({digits}) d")
 }
 
-/// Opens a site by the driver under test, as [`Builder::open`](perennial::Builder::open) does by sqlx.
+/// Opens a site through the driver under test, as [`Builder::open`](perennial::Builder::open) does
+/// through sqlx.
 pub async fn open_site(builder: Builder, url: &str) -> Result<Perennial, perennial::Error> {
     match by_deadpool(url) {
         true => builder.with_pool(pool_of(url, CONNECTIONS).await).await,
@@ -561,7 +562,8 @@ mod servers {
     }
 
     impl Db {
-        /// A new database of the PostgreSQL of `PERENNIAL_TEST_POSTGRES_URL`; `None` without one.
+        /// Makes a new database on the PostgreSQL server of `PERENNIAL_TEST_POSTGRES_URL`. Returns
+        /// `None` without that variable.
         #[cfg(feature = "postgres")]
         pub async fn postgres() -> Option<Self> {
             Self::make("PERENNIAL_TEST_POSTGRES_URL").await

@@ -69,7 +69,7 @@ impl Origin {
         (status, format!("run {run} of {what}"))
     }
 
-    /// A router that answers every path by a run.
+    /// Returns a router that answers a request for any path with a new run of the origin.
     pub fn router(&self) -> Router {
         async fn run(State(origin): State<Origin>, request: Request) -> Response {
             origin.run(&request.uri().to_string()).await.into_response()

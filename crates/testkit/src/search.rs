@@ -72,7 +72,8 @@ impl<M: Model + ?Sized> Steps<M> {
         self.found.push((action, Err(property)));
     }
 
-    /// Counts a situation. A check without its situations is empty.
+    /// Counts a situation that the check has reached. A check that never reaches the situations it
+    /// is about proves nothing.
     pub fn sometimes(&mut self, situation: &'static str) {
         *self.tally.entry(situation).or_default() += 1;
     }

@@ -186,7 +186,8 @@ pub fn send(child: &Child, signal: Signal) -> Result {
     Ok(kill_process(id, signal)?)
 }
 
-/// Returns a folder of which a server's user can read a part.
+/// Returns a temporary folder that other users can open and read, such as the user that a server
+/// runs as.
 pub fn shared_folder() -> Result<TempDir> {
     let folder = TempDir::new()?;
     fs::set_permissions(folder.path(), Permissions::from_mode(0o755))?;

@@ -1129,7 +1129,8 @@ impl<'a, B: SameContent> Transition<'a, B> {
         self.enter(releasing, Action::Release { cooldown, removes });
     }
 
-    // The last group of functions: what memory, the visitors and the log are told.
+    // The remaining functions compute what others need to know: the generator's snapshot, and what
+    // memory, the visitors and the log are told.
 
     /// Returns the snapshot for a generator that begins now. `probed` is the epoch in the store's last
     /// answer.

@@ -256,7 +256,7 @@ impl Oracle<'_> {
             return;
         };
         let limit = LIMIT.as_micros() as u64;
-        // While the database is known to keep requests waiting, the request of one key asks.
+        // While the database keeps requests waiting, only requests for one key at a time ask it.
         let is_about = |it: &&Under| it.process == process && !it.answered;
         let rest = self.ground.plan.resources[key].terms.cooldown;
         let rest = SECOND.max(rest.as_micros() as u64) + MICROS;

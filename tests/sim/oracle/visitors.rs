@@ -136,7 +136,8 @@ impl Oracle<'_> {
         let Some((ended, stored)) = made.and_then(|made| Some((made.ended?, made.stored))) else {
             return Err(format!("run {run} was served and never ended"));
         };
-        // The age counts from the publish, which may be tried for a while.
+        // The age counts from the publish. If the publish had to be tried several times, that is
+        // later than the end of the generation.
         let born = ended.max(stored);
         let limit = match (said, terms.stale_while_revalidate) {
             (ServedAs::Fresh, _) => terms.interval,

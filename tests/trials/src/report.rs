@@ -57,7 +57,8 @@ fn faults(seen: &Seen) {
             .get(index + 1)
             .map_or(Micros::MAX, |next| next.at);
         let outages = seen.outages.iter();
-        // A freeze may end, and its effect come back, as the cluster heals.
+        // An outage may go on, or come back, after the freeze that caused it, while the cluster
+        // recovers.
         let outages = outages.filter(|it| it.until > fault.at && it.from < end);
         let failed: Micros = outages.map(|it| it.until - it.from).sum();
         let during = |kind| {

@@ -58,7 +58,7 @@ enum Step {
     Process(usize, Action),
     LateStatementRuns,
     LateStatementVanishes,
-    /// The schedule of lost replies removes the row of this owner, or its process dies.
+    /// One of the repeated calls of `Store::undo` removes the row of this owner.
     Undo(Owner),
     UndoDies(Owner),
     Tick,

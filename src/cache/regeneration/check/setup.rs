@@ -98,7 +98,8 @@ pub(crate) enum Mutant {
     EachGeneratesAlone,
     UnsavedRenews,
     LeaseNeverReleased,
-    /// Until the lease is released, requests get what the regeneration has published.
+    /// The regeneration counts as running until its lease is released. So a request that comes in
+    /// between gets what it has published, even if that was invalidated since.
     ReleasingCountsAsRunning,
     /// Visitors wait for the end of a hit-for-pass as for a first version.
     FollowersWaitForTheProbe,

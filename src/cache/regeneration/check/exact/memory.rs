@@ -59,7 +59,7 @@ fn expired_version_is_served_in_the_cooldown_of_another_process_within_stale_if_
         failures: 1,
     };
     for (age, is_served) in [(5 * S, true), (6 * S, false)] {
-        // Known to this process before, and found by the probe.
+        // Either this process knows the expired version already, or the probe finds it.
         for is_known in [true, false] {
             let mut process = Process::new();
             let expired = Some(process.version(age, Origin::Stored));
@@ -255,7 +255,8 @@ fn cooldown_that_began_without_the_store_asks_the_store_again_before_the_generat
     };
     assert_eq!((still, recheck_at), (until, process.now + S));
 
-    // Who demands a regeneration waits for the store, and not for the end of the cooldown.
+    // A caller that demands a regeneration waits for the store's answer, but not until the cooldown
+    // is over.
     let request = LeaderRequest {
         is_requested: true,
         ..LeaderRequest::default()

@@ -206,7 +206,8 @@ fn new_version_is_served_unsaved_when_the_patience_ends_and_its_publish_is_repea
             "{step:?}"
         );
     }
-    // For the length of a lease, 2 s. The unsaved version is then stale, and still servable.
+    // The publish was repeated until the lease of 2 s had ended. By then the unsaved version is
+    // stale, and may still be served.
     assert_eq!(pauses, [100, 200, 400, 800, 1000]);
 }
 
