@@ -323,7 +323,8 @@ fn compare_in<A, B>(
         let done = threads.into_iter().map(|it| it.join().expect("ran"));
         done.flatten().collect()
     });
-    // Neighbours in time, so that a drifting speed of the machine affects both.
+    // Each ratio is of two batches that ran one after the other, so that a change in the machine's
+    // speed affects both.
     let ratio = |(bare, layered): &(Duration, Duration)| {
         (layered.as_secs_f64() / bare.as_secs_f64() * 1e6) as u64
     };

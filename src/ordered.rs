@@ -20,8 +20,8 @@ pub(crate) enum Place {
     PeerLeases,
     /// The timeline of the sync.
     Sync,
-    /// The locks of the lists of work that the outbox and the housekeeping have to repeat, and of what was
-    /// logged. No other lock is taken while one of these is held.
+    /// Three kinds of lists: the work that the outbox has to repeat, the work that the housekeeping has to
+    /// repeat, and what was logged. No other lock is taken while one of these is held.
     Last,
 }
 

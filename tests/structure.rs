@@ -324,7 +324,7 @@ fn promises_of_each_test_are_listed() {
         tests.entry(test).or_default().push(promise);
     }
     let mut index = format!(
-        "{table}{INDEX}\nGenerated from the tables above. A test that is not here has another reason.\n"
+        "{table}{INDEX}\nGenerated from the tables above. A test that is not listed here exists for another reason than a promise.\n"
     );
     for (file, tests) in by_file {
         index += &format!("\n## {file}\n\n| test | the promise that it checks |\n|---|---|\n");

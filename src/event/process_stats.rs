@@ -49,6 +49,10 @@ pub struct MinuteStats {
     pub requests: u64,
     /// The requests that were [hits](Served::Hit).
     pub hits: u64,
+    /// The requests that waited for a generation: those that were [generated](Served::Generated),
+    /// [collapsed](Served::Collapsed), [failed](Served::Failed) or [unavailable](Served::Unavailable). All others
+    /// got a stored version at once, or bypassed the cache.
+    pub waited: u64,
     /// The regenerations that have ended.
     pub regenerations: u64,
     /// The regenerations that have [failed](Outcome::Failed) or [taken too long](Outcome::TimedOut).
@@ -67,10 +71,17 @@ impl LastHour {
     /// Adds to this minute what has happened since the last call.
     pub(crate) fn add(&mut self, stats: &Stats, minute: u64) {
         let failed = [Outcome::Failed, Outcome::TimedOut];
+        let waited = [
+            Served::Generated,
+            Served::Collapsed,
+            Served::Failed,
+            Served::Unavailable,
+        ];
         let now = MinuteStats {
             minute,
             requests: Served::all().map(|served| stats.requests(served)).sum(),
             hits: stats.requests(Served::Hit),
+            waited: waited.map(|served| stats.requests(served)).iter().sum(),
             regenerations: stats.ended(),
             failures: failed
                 .map(|outcome| stats.regenerations(outcome))
@@ -87,6 +98,7 @@ impl LastHour {
         if let Some(last) = self.minutes.back_mut() {
             last.requests += now.requests - before.requests;
             last.hits += now.hits - before.hits;
+            last.waited += now.waited - before.waited;
             last.regenerations += now.regenerations - before.regenerations;
             last.failures += now.failures - before.failures;
         }
@@ -100,7 +112,7 @@ impl LastHour {
     }
 
     /// Returns the minutes in which something happened, as numbers in the order of the fields.
-    fn rows(&self) -> Vec<[u64; 5]> {
+    fn rows(&self) -> Vec<[u64; 6]> {
         let busy = self
             .minutes
             .iter()
@@ -110,6 +122,7 @@ impl LastHour {
                 it.minute,
                 it.requests,
                 it.hits,
+                it.waited,
                 it.regenerations,
                 it.failures,
             ]
@@ -127,7 +140,7 @@ struct Text {
     up_for_s: f64,
     stats: Stats,
     #[serde(default)]
-    last_hour: Vec<[u64; 5]>,
+    last_hour: Vec<[u64; 6]>,
 }
 
 impl ProcessStats {
@@ -154,16 +167,16 @@ impl ProcessStats {
     pub(crate) fn decode(row: &ProcessRow) -> Option<Self> {
         let text: Text = serde_json::from_str(&row.figures).ok()?;
         let last_hour = text.last_hour.into_iter();
-        let last_hour =
-            last_hour.map(
-                |[minute, requests, hits, regenerations, failures]| MinuteStats {
-                    minute,
-                    requests,
-                    hits,
-                    regenerations,
-                    failures,
-                },
-            );
+        let last_hour = last_hour.map(
+            |[minute, requests, hits, waited, regenerations, failures]| MinuteStats {
+                minute,
+                requests,
+                hits,
+                waited,
+                regenerations,
+                failures,
+            },
+        );
         Some(Self {
             label: text.label,
             version: text.version,

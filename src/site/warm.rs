@@ -45,8 +45,8 @@ pub struct Warmed {
     pub path: String,
     /// How the layer has answered. After [`Served::Hit`], [`Served::Generated`] and [`Served::Collapsed`], a
     /// fresh version is in the database and, if there is room for it, in the memory of this process. `Err`
-    /// means that the given string is not a path, if there is no layer around the route, or if the service has
-    /// failed or panicked.
+    /// means that the given string is not a path, that there is no layer around the route, or that the service
+    /// has failed or panicked.
     pub result: Result<Served, Error>,
 }
 

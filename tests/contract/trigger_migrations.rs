@@ -202,7 +202,8 @@ async fn migration_works_or_is_refused_or_told(db: Db) {
         .await;
         db.execute("INSERT INTO product VALUES (1, 5, 10, 0)").await;
         install(&db, &trigger()).await;
-        // On one connection: another one of SQLite's may not have seen yet that a table is gone.
+        // All statements run on one connection, because another connection to SQLite may not have
+        // noticed yet that a table is gone.
         let is_refused = db.try_execute(&statements.join(";")).await.is_err();
         assert_eq!(is_refused, case.is_refused, "{statements:?}");
         let done = db.try_execute(change).await;

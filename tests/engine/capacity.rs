@@ -67,7 +67,7 @@ async fn pages_that_have_been_stale_for_longest_leave_a_full_store() {
     advance(Duration::from_secs(61)).await;
     let expected: Vec<_> = [0, 1].into_iter().chain(ROOM..2 * ROOM - 2).collect();
     assert_eq!(stored(&site).await, expected);
-    // A page that has left is generated again.
+    // A page that was evicted is generated again.
     let (_, third) = process(&database, Some(CAPACITY), Duration::from_hours(1));
     visit(&third, 5).await;
     assert_eq!(database.generations(&path(5)), 2);

@@ -364,7 +364,7 @@ async fn a_purged_variant_never_comes_back() {
     };
     assert_eq!(visit(&first).await.run(), 1);
     first.site.purge(&path).await.expect("is done");
-    // A time after which a purge is remembered only while older versions are stored.
+    // After this time, a purge is remembered only if an older version is still stored.
     for _ in 0..20 {
         first.run("/other").await;
         tokio::time::sleep(Duration::from_secs(600)).await;

@@ -500,7 +500,7 @@ async fn author_gets_the_old_page_where_there_is_no_new_one() {
         assert_eq!(shown, "1", "in place of a failure");
         sleep(Duration::from_secs(1)).await;
     }
-    // In the cooldown, whoever comes with a copy of the cookie.
+    // During the cooldown, 100 requests come with copies of the cookie.
     statements.take();
     for _ in 0..100 {
         let (_, shown) = ask(address, "GET", "/list", Some(&cookie)).await;

@@ -82,7 +82,7 @@ async fn failures_of_a_value_are_errors_of_the_generator() {
         failed.await.expect_err("fails").kind(),
         ErrorKind::Generator
     );
-    // JSON has no keys that are no text.
+    // The keys of a JSON object have to be text.
     type Odd = std::collections::BTreeMap<(u8, u8), u8>;
     let odd = site.value::<Odd, _, _>("b", DAILY, async || fine(Odd::from([((1, 2), 3)])));
     assert_eq!(

@@ -28,7 +28,7 @@ const BROWSER: &[(&str, &str)] = &[
     ("accept-language", "de"),
     ("cookie", "theme=dark; id=7"),
     ("user-agent", "a browser"),
-    // These choose a form of the page, and no other page.
+    // These headers choose the form in which the page is sent, and not a different page.
     ("accept-encoding", "gzip"),
     ("if-modified-since", "Sat, 28 Nov 2026 12:00:00 GMT"),
     ("range", "bytes=0-0"),

@@ -412,7 +412,7 @@ async fn streamed_hole_keeps_back_only_what_stands_behind_it() {
         gate.add_permits(1);
         let rest = body.collect().await.expect("never fails").to_bytes();
         assert_eq!(rest, "&lt;slow&gt;<i>&lt;slow&gt;</i>Ann", "{path}");
-        // A visitor who leaves takes the function along.
+        // When a visitor leaves, the function for the visitor is cancelled, too.
         drop(ask("GET", path, "Bob").await);
         let head = ask("HEAD", path, "Ann").await.collect().await;
         assert_eq!(head.expect("never fails").to_bytes(), "", "{path}");
@@ -475,7 +475,7 @@ async fn function_of_a_streamed_hole_ends_although_nobody_reads_on() {
         assert_eq!(connections.available_permits(), 0, "{path}");
         advance(Duration::from_secs(10)).await;
         assert_eq!(connections.available_permits(), 1, "{path}");
-        // Who reads on after the limit gets what the function has returned in time.
+        // A client that reads on after the limit gets what the function had returned by then.
         advance(Duration::from_secs(60)).await;
         let rest = body.collect().await.expect("never fails").to_bytes();
         let whole = seen + std::str::from_utf8(&rest).expect("text");

@@ -135,7 +135,7 @@ async fn network_in_front_learns_the_tags_of_the_layer_the_handler_and_the_parts
         )
         .with_state(());
     for _ in 0..2 {
-        // In one order, or else an unchanged page would be another one.
+        // The tags always have the same order. Otherwise, an unchanged page would count as changed.
         let tagged = get(&app, "/tagged").await;
         assert_eq!(tagged.header("cache-tag"), "author%201,book-7,book-8,books");
         let keys = get(&app, "/keys").await;

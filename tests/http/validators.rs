@@ -381,7 +381,7 @@ async fn files_are_conditional_as_without_the_layer() {
                     request(&alone, method, path, headers).await,
                     request(&cached, method, path, headers).await,
                 ];
-                // A range of a HEAD has no meaning (§14.2), though ServeDir knows one.
+                // A range has no meaning for a HEAD (§14.2), although ServeDir answers with one.
                 let status = match (method, alone.status) {
                     ("HEAD", 206) => 200,
                     (_, status) => status,

@@ -44,7 +44,8 @@ async fn invalidation_is_committed_or_rolled_back_with_its_transaction(db: Db) {
             tokio::time::sleep(HEARD).await;
             assert_eq!([a.run("/a").await, b.run("/a").await], [run; 2]);
 
-            // Applied at once, and by the next sync of any process.
+            // Once the author's own process applies the invalidation at once, and once any process
+            // applies it in its next sync.
             let mut last = run;
             for at_once in [true, false] {
                 let mut transaction = pool.begin().await.expect("begins");

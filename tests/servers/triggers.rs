@@ -107,7 +107,7 @@ async fn process(db: &Arc<Db>) -> std::net::SocketAddr {
         let change = format!("UPDATE product SET price = price + 1 WHERE id = {id}");
         assert_eq!(db.execute(&change).await, 1);
     };
-    // Nobody but its author waits for a new version.
+    // In the background, only the author of a change waits for a new version.
     let policy = Refresh::every(LONG).in_background();
     let writes = site.invalidate_by_response_tags();
     let app = Router::new()

@@ -357,8 +357,8 @@ impl World {
         let mut visits = 9_900_000;
         for process in &places {
             for (key, resource) in self.ground.plan.resources.iter().enumerate() {
-                // The first one may get an old version, and others while another resource has the
-                // only permit.
+                // The first request may get an old version. So may further requests, while another
+                // resource has the only permit.
                 let mut got = None;
                 for _ in 0..if self.ground.plan.one { 6 } else { 3 } {
                     visits += 1;

@@ -17,6 +17,8 @@ pub struct LastHour {
     pub requests: u64,
     /// Those of them that were hits.
     pub hits: u64,
+    /// Those of them that waited for a generation. See [`MinuteStats::waited`].
+    pub waited: u64,
     /// The regenerations that have ended.
     pub regenerations: u64,
     /// Those of them that have failed.
@@ -53,6 +55,7 @@ impl LastHour {
         Self {
             requests: total.requests,
             hits: total.hits,
+            waited: total.waited,
             regenerations: total.regenerations,
             failures: total.failures,
             minutes,
@@ -80,6 +83,7 @@ impl LastHour {
 fn add(sum: &mut MinuteStats, minute: &MinuteStats) {
     sum.requests += minute.requests;
     sum.hits += minute.hits;
+    sum.waited += minute.waited;
     sum.regenerations += minute.regenerations;
     sum.failures += minute.failures;
 }

@@ -260,6 +260,9 @@ pub fn time(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
         0 => format!("{} ms", time.as_millis()),
+        1..10 if time.subsec_millis() >= 100 => {
+            format!("{seconds}.{} s", time.subsec_millis() / 100)
+        }
         1..60 => format!("{seconds} s"),
         60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
         3600..86_400 => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
@@ -393,16 +396,13 @@ fn capacity(report: &Report) -> Option<Check> {
 fn missed(missed: &[Arc<MissedInvalidation>]) -> Option<Check> {
     let latest = missed.first()?;
     let keys: BTreeSet<_> = missed.iter().map(|missed| &missed.key).collect();
-    let (count, they) = match keys.len() {
-        1 => ("One page".to_owned(), "it"),
-        many => (format!("{many} pages"), "them"),
+    let (pages, they) = match keys.len() {
+        1 => (format!("The page {}", latest.key), "it"),
+        many => (format!("{many} pages, such as {},", latest.key), "them"),
     };
     Some(Check::warning(
         "missed-invalidations",
-        format!(
-            "{count} had changed although nobody had invalidated {they}, such as {}.",
-            latest.key
-        ),
+        format!("{pages} had changed although nobody had invalidated {they}."),
         format!(
             "The code that changes the page's data has to name one of its tags ({}), or triggers do it: `perennial triggers` prints \
              them. A page that differs with each generation is listed, too.",
@@ -417,15 +417,12 @@ fn failing(failing: &[LockInfo]) -> Check {
         return Check::ok("regenerations", text);
     };
     let pages = match failing.len() {
-        1 => "One page is".to_owned(),
-        many => format!("{many} pages are"),
+        1 => format!("The page {} is", first.name),
+        many => format!("{many} pages, such as {}, are", first.name),
     };
     Check::warning(
         "regenerations",
-        format!(
-            "{pages} in cooldown after a failed regeneration, such as {}.",
-            first.name
-        ),
+        format!("{pages} in cooldown after a failed regeneration."),
         "The sites' logs have the handlers' errors. Visitors get the old version, and the next attempt follows the cooldown; a \
          purge ends it at once.",
     )

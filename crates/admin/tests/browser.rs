@@ -69,7 +69,8 @@ impl Page {
     }
 
     async fn stored_pages(&self) -> u64 {
-        // In one step, as the stream replaces the element.
+        // One script finds the element and reads it, because the stream may replace the element
+        // between two commands.
         let number = "return document.getElementById('stored-pages').textContent";
         let number = self.browser.execute(number, Vec::new()).await;
         let text: String = number.expect("is there").convert().expect("a text");
@@ -278,7 +279,7 @@ async fn each_button_works_in_a_browser() {
     let tag = &tag.expect("are there")[1];
     tag.send_keys("books").await.expect("is typed");
     tag.send_keys(Key::Enter).await.expect("is sent");
-    page.shows("1 stored entries match").await;
+    page.shows("One stored entry matches").await;
     page.click("Invalidate").await;
     page.shows("Invalidated: the next request").await;
 

@@ -313,7 +313,7 @@ async fn buttons_act_on_what_was_seen() {
 
     it.visit().await;
     let (_, page) = it.get("/cache/many?what=tag&name=books", "operator").await;
-    assert!(page.contains("1 stored entries match"), "{page}");
+    assert!(page.contains("One stored entry matches"), "{page}");
     assert_eq!(it.state("/a").await, Some(EntryState::Fresh));
     let (status, _) = it
         .post("/cache/act/many?what=tag&name=books", &[], "operator")

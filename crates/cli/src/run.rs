@@ -70,7 +70,8 @@ impl RunOptions {
         if let Some(why) = self.cannot_start() {
             return Err(why);
         }
-        // A missing SQLite file would be made here, with a lock of its own that nobody shares.
+        // This fails if the SQLite file is missing. The next line would make a file, whose locks
+        // nobody shares.
         let _ = source.within(source.connect().await?.close()).await;
         let site = source.site_with_tables().await?;
         let locks = site.locks().lease_duration(self.lease);

@@ -581,7 +581,7 @@ async fn signals_and_ends_at_awkward_moments_leave_no_command_behind() {
         assert_eq!(sleepers(&time).len(), 0, "{pause}");
     }
 
-    // A lease that ends before the time that a command has to end by TERM.
+    // This lease ends earlier than the grace that a command has after TERM.
     let time = format!("1002.{}", std::process::id());
     let script = format!("trap '' TERM; sleep {time}; sleep {time}");
     let mut run = db
@@ -609,7 +609,7 @@ async fn signals_and_ends_at_awkward_moments_leave_no_command_behind() {
     assert_eq!(run.wait().expect("ends").code(), Some(128 + 9));
     assert_eq!(sleepers(&time).len(), 0, "the lock is free");
 
-    // Orphans that come to `perennial run` do not stay as zombies.
+    // `perennial run` adopts orphans, and reaps them: they do not remain as zombies.
     let time = format!("1004.{}", std::process::id());
     let script = format!("for n in 1 2 3 4; do (sleep 0.1 &); done; sleep {time}");
     let mut run = db

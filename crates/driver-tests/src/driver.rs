@@ -249,7 +249,7 @@ pub async fn callers_wait_for_a_connection(db: OfDriver) {
     assert_eq!(bodies.len(), 64);
 }
 
-/// The rest of the site counts on it: a statement that must not wait gets a connection beside these.
+/// The site relies on this number: a statement that must not wait gets a connection beyond it.
 pub async fn pool_has_as_many_connections_as_it_says(db: OfDriver) {
     let database = db.database();
     let driver = database.driver();

@@ -214,8 +214,8 @@ calls! {
     /// The query of a sync. Returns three lists, all as of the same moment: the first invalidated names after
     /// the epoch `since`, each with its latest epoch, in the order of epochs; the states of the leases of the
     /// `peer_keys` keys, in the order of the keys; and the first `limit` rows of the outbox whose ids follow
-    /// `after`, in the order of ids. The names with the same epoch are either all in the answer or none is, so
-    /// there may be a few more names than `limit`. If `limit` is zero, there are none.
+    /// `after`, in the order of ids. Of the names with one epoch, the answer has either all or none, so there
+    /// may be a few more names than `limit`. If `limit` is zero, there are none.
     Invalidated "sync" reads [after: String]
         { since: Epoch, limit: usize, peer_keys: Vec<String> } -> Synced;
 

@@ -110,7 +110,7 @@ impl View {
         widths.flat_map(|width| [false, true].map(|is_dark| Self { width, is_dark }))
     }
 
-    /// Looks at pages in this way from now on, with a window of this height.
+    /// Gives the browser a window of this width and theme, and of the given height.
     pub async fn show(self, browser: &WebDriver, height: u32) {
         let devtools = browser.cdp();
         let media =

@@ -6,8 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A clock as the file that libfaketime reads each second. Times that are measured, and not told,
-/// stay as they are.
+/// A clock that processes read through libfaketime, from a file that it reads each second. It
+/// changes the wall clock alone, and not the monotonic one.
 #[derive(Clone)]
 pub struct Clock {
     library: PathBuf,

@@ -37,7 +37,8 @@ pub async fn mysql(leaves: &'static [&'static str]) -> Option<Db> {
     Some(db.left_by(leaves))
 }
 
-/// As [`mysql`], with the statements that MySQL itself gets.
+/// Like [`mysql`], but the store sends what it would send to a server of MySQL itself, where that
+/// differs from MariaDB.
 #[cfg(feature = "mysql")]
 pub async fn mysql_itself(leaves: &'static [&'static str]) -> Option<Db> {
     Some(mysql(leaves).await?.taken_for_mysql())

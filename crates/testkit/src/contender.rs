@@ -5,7 +5,7 @@ use std::{
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
 };
 
-/// A process that tries for locks and rows on request, as commands on its input.
+/// A process that tries to get locks and rows as the commands on its standard input say.
 pub struct Contender {
     process: Child,
     input: ChildStdin,

@@ -167,8 +167,9 @@ impl Db {
         self
     }
 
-    /// Returns the database of a site whose pool is the application's, which leaves each connection
-    /// as these statements do. What was not committed until then is lost.
+    /// Returns the database of a site that uses the application's pool. The application runs these
+    /// statements on each connection before it gives the connection back. What has not been
+    /// committed by then is lost.
     pub fn left_by(mut self, leaves: &'static [&'static str]) -> Self {
         self.leaves = leaves;
         self

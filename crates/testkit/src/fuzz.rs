@@ -93,8 +93,8 @@ fn run(test: impl Future<Output = ()>) {
     answered.expect("no hang");
 }
 
-/// Returns the headers of lines such as `etag: "v1"`, and leaves out those that are none. A character stands for
-/// the byte of its number.
+/// Returns the headers of lines such as `etag: "v1"`. Lines that are not headers are left out. Each character of
+/// a line stands for the byte with the number of its code point.
 pub fn headers(lines: &[String]) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for line in lines {

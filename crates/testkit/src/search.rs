@@ -86,7 +86,7 @@ pub struct Explored {
     pub complete: bool,
     /// The number of different states.
     pub states: usize,
-    /// The number of steps from all of them.
+    /// The number of steps from all of these states together.
     pub steps: usize,
     /// The number of steps to the farthest state.
     pub depth: usize,

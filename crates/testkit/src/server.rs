@@ -118,7 +118,8 @@ impl Server {
         }
     }
 
-    /// Starts the server on its stored data unless it runs, and waits for its first answer.
+    /// Starts the server on its stored data, unless it is already running, and waits for its first
+    /// answer.
     pub async fn again(&mut self) -> Result {
         if self.kind == Kind::Sqlite {
             return Ok(());

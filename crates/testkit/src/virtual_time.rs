@@ -122,7 +122,8 @@ impl Shared {
     }
 }
 
-/// Leaks a service for visitors without a network: its address can be copied.
+/// Leaks a service, so that tests can pass its reference around like an address. Visitors call it
+/// directly, without a network.
 pub fn here(app: Router) -> &'static Router {
     Box::leak(Box::new(app))
 }

@@ -76,7 +76,8 @@ impl From<Deadpool> for Database {
     }
 }
 
-/// Returns the connection of a transaction of the application's, for `Perennial::invalidate_in` and its like.
+/// Returns the connection of a transaction of the application's, for `Perennial::invalidate_in` and similar
+/// methods.
 pub fn in_transaction<'c>(transaction: &'c tokio_postgres::Transaction<'_>) -> Connection<'c> {
     Connection::new(Engine::Postgres, InTransaction(transaction))
 }
@@ -215,8 +216,8 @@ fn values(row: &SimpleQueryRow) -> Row {
     let values = (0..row.len()).map(|column| match row.try_get(column) {
         Ok(Some(text)) => Value::PostgresText(text.to_owned()),
         Ok(None) => Value::Null,
-        // A text of a database in SQL_ASCII that is no UTF-8, whose bytes tokio-postgres does not give away:
-        // another text that is none.
+        // In a database with the encoding SQL_ASCII, a text may be invalid UTF-8. tokio-postgres does not
+        // hand out its bytes, so another invalid text stands in for it.
         Err(_) => Value::Bytes(vec![0xff].into()),
     });
     Row::new(values.collect())

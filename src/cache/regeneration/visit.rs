@@ -130,8 +130,8 @@ impl Regenerations {
         let run = parts::current();
         let inherited_permit = run.as_ref().and_then(|run| run.permit(self.site()));
         visitor.has_permit = inherited_permit.is_some();
-        // These two are declared before the lock is taken, so they are dropped after it is released. Dropping
-        // the last reference to a version drops a value of the application.
+        // The guard of the lock is declared after `entry`, so it is dropped first. Dropping the last
+        // reference to a version drops a value of the application, which must not happen under the lock.
         let (entry, mut running);
         running = self.running.lock();
         if let Some(progress) = running.joinable.get(key) {

@@ -281,7 +281,8 @@ async fn pass<S, ReqBody, ResBody>(
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
 {
-    // The content that `run` generates is made from this response, which the layer would have stored.
+    // If a generator of content has made this request, its content is made from a response that the
+    // layer would otherwise have stored.
     let run =
         request::run_context_of(&parts).filter(|run| run.is_generator() && why != Bypass::Method);
     let own_request = OwnRequest::of(&parts.extensions).cloned();

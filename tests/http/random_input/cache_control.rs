@@ -48,7 +48,8 @@ fn any_headers_of_an_origin_leave_private_pages_private() {
         let misled = fields.contains_key(header::CONTENT_LENGTH);
         for _ in 0..2 {
             let (parts, body) = (&app).ask(Request::new(Body::empty())).await;
-            // A body of another length than announced was cut off, or can be read in two ways.
+            // If a body does not have the announced length, it was cut off, or can be read in two
+            // ways.
             let failed = misled && parts.status.is_server_error();
             assert!(failed || parts.status == StatusCode::OK && body == BODY);
         }

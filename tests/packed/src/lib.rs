@@ -13,7 +13,7 @@ use perennial_idempotency::{IdempotencyLayer, Scope};
 use perennial_jobs::{ExclusiveLayer, Once};
 use perennial_tokio_postgres::Deadpool;
 
-/// Opens the shop by the pool that it has.
+/// Opens the shop's site on the pool that the shop has already.
 ///
 /// # Errors
 ///

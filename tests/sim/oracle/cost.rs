@@ -263,7 +263,7 @@ impl Oracle<'_> {
         let about = self.calls.values().filter(is_about);
         // The database fails, or has not answered yet.
         let mut ends = about.map(|it| it.refused.unwrap_or(it.at + limit));
-        // Another key's request asks for the next second.
+        // For a second, a request for another key may be the one that asks the database.
         let rests = |end: u64| end + limit + SECOND + rest >= at;
         if way.running == 0 && way.last + rest < at && !ends.any(rests) {
             // The process may be about to ask.

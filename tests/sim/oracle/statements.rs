@@ -190,8 +190,8 @@ impl Oracle<'_> {
         }
         let process = self.processes.entry(under.process).or_default();
         match *under.call {
-            // A process reads the epoch of its revision from the list: another process may have been
-            // the first.
+            // This statement does not say when the process learns of the epoch. Another process may
+            // have stored this revision first, so a process reads the epoch from its list.
             Call::Invalidate(Invalidate { ref names }) if names[0].starts_with("revision:") => {}
             Call::Invalidate(_) => {
                 process.learned.entry(under.tellings).or_insert(at);

@@ -165,8 +165,8 @@ impl Oracle<'_> {
             process.is_some_and(|process| {
                 process.learned.iter().any(|(index, learned)| {
                     let telling = &self.tellings[*index];
-                    // The epoch of a purge by a transaction comes later, and purges what was generated in
-                    // between once more.
+                    // A purge by a transaction gets its epoch later than the process learns of it. So it
+                    // also voids a version that was generated in between.
                     let numbered = process.numbered.get(index).copied();
                     numbered.unwrap_or(*learned) >= since
                         && telling.name.starts_with("purged:")

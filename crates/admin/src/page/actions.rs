@@ -163,12 +163,16 @@ pub(crate) async fn ask_many(
         What::Tag => EntryFilter::new().tag(&name),
     };
     let found = admin.site.entries(&filter.limit(COUNTED)).await?;
-    let more = if found.next.is_some() {
-        "at least "
-    } else {
-        ""
-    };
     let number = found.entries.len();
+    let matching = match (name.is_empty(), found.next.is_some()) {
+        (true, false) => format!("This concerns all {number} stored entries of the site. "),
+        (true, true) => {
+            format!("This concerns all stored entries of the site, which are at least {number}. ")
+        }
+        (false, false) if number == 1 => "One stored entry matches. ".to_owned(),
+        (false, false) => format!("{number} stored entries match. "),
+        (false, true) => format!("At least {number} stored entries match. "),
+    };
     let (button, word, effect) = match act {
         OnMany::Invalidate => (
             "Invalidate",
@@ -181,7 +185,7 @@ pub(crate) async fn ask_many(
             "Each is removed now. The next visitors wait for a new version.",
         ),
     };
-    let text = html! { (more) (number) " stored entries match. " (effect) };
+    let text = html! { (matching) (effect) };
     let fields = [("what", what.word()), ("name", &*name), ("act", word)];
     let action = format!("act/many?{}", query(&fields));
     Ok(confirm(&viewer, button, &name, &text, &action))
@@ -296,7 +300,8 @@ fn confirm(viewer: &Viewer, title: &str, name: &str, text: &Markup, action: &str
         p { (text) }
         form method="post" action={ (viewer.base) "/" (action) } {
             input type="hidden" name="act" value=(act);
-            button name="confirmed" value="true" { (title) }
+            button .danger[act == "purge"] name="confirmed" value="true" { (title) }
+            " " a href={ (viewer.base) "/entries" } { "Cancel" }
         }
     };
     page(viewer, title, &body).into_response()

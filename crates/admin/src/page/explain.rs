@@ -42,7 +42,7 @@ pub(crate) async fn explain(
         Some(pages) => match admin.site.explain(pages.clone(), &path).await {
             Ok(Some(explanation)) => shown(&explanation),
             Ok(None) => {
-                html! { p { "No layer of the site has answered: none is on the route, there is no such route, or an outer middleware answered." } }
+                html! { p { "No layer of the site has answered: none is on the route, there is no such route, an outer middleware answered, or " code { "Admin::pages" } " was given other routes than visitors get." } }
             }
             Err(error) if error.kind() == perennial::ErrorKind::Invalid => {
                 html! { p { (visible(&error.to_string())) } }

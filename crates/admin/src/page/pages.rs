@@ -239,7 +239,7 @@ pub(crate) async fn entry(
             tr { th scope="row" { "State" } td { (state(entry.state)) } }
             tr { th scope="row" { "Age" } td { (age_bar(&entry)) } }
             tr { th scope="row" { "Next regeneration" } td {
-                @if entry.next_regeneration.is_zero() { "by the next request" } @else { "in " (time(entry.next_regeneration)) }
+                @if entry.holder.is_some() { "is running" } @else if entry.next_regeneration.is_zero() { "by the next request" } @else { "in " (time(entry.next_regeneration)) }
             } }
             tr { th scope="row" { "Layer" } td { (visible(&entry.layer)) } }
             tr { th scope="row" { "Status" } td { @if let Some(status) = entry.status { (status) } @else { "not stored" } } }
@@ -261,12 +261,12 @@ pub(crate) async fn entry(
         } }
         section .card { h2 { "History" }
         div .wide { table {
-            thead { tr { th { "Began" } th { "Reason" } th .number { "Took" } th .number { "Body" } th { "Content" } th { "Process" } th .minor { "Fence" } } }
+            thead { tr { th { "Began" } th { "Reason" } th .number { "Took" } th .number { "Body" } th { "Content" } th { "Process" } } }
             @for it in &entry.history {
                 tr {
                     td { (time(it.ago)) " ago" } td { (it.reason) } td .number { (time(it.took)) }
                     td .number { (size(it.bytes)) } td { @if it.changed { "changed" } @else { "unchanged" } }
-                    td { code { (visible(&it.process)) } } td .minor { (it.fence) }
+                    td { code { (visible(&it.process)) } }
                 }
             }
         } } } }
@@ -321,7 +321,9 @@ pub(crate) async fn locks(
     State(admin): State<Arc<Admin>>,
     Query(after): Query<After>,
 ) -> Result<Html<String>, Failed> {
-    let locks = admin.site.locks().list().await?;
+    let mut locks = admin.site.locks().list().await?;
+    // Housekeeping leaves a cooldown behind, so that it does not run too often. That is no news to an operator.
+    locks.retain(|lock| lock.kind != LockKind::Housekeeping || lock.holder.is_some());
     let body = html! {
         (done(&after))
         p .note { "Locks that are held or in cooldown, of all processes. A lock of the kind page is held while a page is regenerated." }

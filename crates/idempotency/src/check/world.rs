@@ -35,7 +35,7 @@ pub(super) enum Phase {
     /// The request is begun, and the service not called.
     Begun(Lost),
     Running(Lost),
-    /// The response, or the note alone, is to be stored.
+    /// What happened is to be stored: the response, or only the note that the service was called.
     Storing(Option<Owner>),
     /// The service has done nothing.
     Forgetting(Lost),

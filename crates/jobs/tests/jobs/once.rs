@@ -337,7 +337,7 @@ async fn different_work_never_meets(db: Db) {
             }
         }
     }
-    // A transaction is open that has marked an order: another order is nobody's.
+    // A transaction is open that has marked one order. The work for another order is free.
     with_pool!(db, pool => {
         let mut open = pool.begin().await.expect("begins");
         if db.url().starts_with("sqlite") {

@@ -131,7 +131,7 @@ pub(crate) fn router(site: &Perennial) -> Router {
         // The streams of open status pages end.
         shutdown.cancel();
     });
-    let page = Router::new().route("/demo", with.layer(site.layer(&policy).tag("demo")));
+    let page = Router::new().route("/demo", with.layer(site.layer(&policy)));
     let status = status.pages(page.clone()).router();
     page.route("/own", without)
         .route(

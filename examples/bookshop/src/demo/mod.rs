@@ -135,7 +135,7 @@ impl Demo {
     /// Makes the page stale behind both caches.
     async fn make_stale(&self) -> Result<(), Box<dyn Error + Send + Sync>> {
         self.shops.invalidate_own().await?;
-        Ok(self.site.invalidate_tag("demo").await?)
+        Ok(self.site.invalidate("/demo").await?)
     }
 
     /// Removes the page from both caches, as before the first visit ever.

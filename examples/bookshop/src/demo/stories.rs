@@ -111,7 +111,8 @@ impl Demo {
     /// Makes a new version with a fast generator, and waits until both shops serve it.
     async fn settle(&self) -> Result<(), Box<dyn Error + Send + Sync>> {
         self.generator(0, false).await?;
-        // A run that began before would leave a version that becomes stale by the clock.
+        // A run that began earlier would store a version that becomes stale by the clock in the
+        // middle of the story.
         until("no process generates", || self.leases.holder().is_none()).await?;
         self.make_stale().await?;
         let began = Instant::now();

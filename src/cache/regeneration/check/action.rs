@@ -38,7 +38,7 @@ pub(crate) enum WorldAction {
     Revoke(usize),
     Generated(usize, Ran),
     Due(usize),
-    /// The same, and the sync that would tell of the other process's lease fails.
+    /// As `Due`, but the sync that would have told of the other process's lease fails.
     Untold(usize),
     Leave(usize, usize),
     Sync(usize),

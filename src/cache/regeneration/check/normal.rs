@@ -32,7 +32,7 @@ use perennial_testkit::search::HASH;
 pub(crate) enum Part<'a> {
     /// A time in the past or in the future.
     Time(&'a mut Tick),
-    /// A time that matters only in the future; or [`FREE`].
+    /// The end of a lock, which matters only while it is in the future, or [`FREE`].
     End(&'a mut Tick),
     /// A time that matters only in the future.
     Until(&'a mut Tick),

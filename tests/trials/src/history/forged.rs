@@ -92,7 +92,8 @@ fn a_sound_history_has_no_breach() {
     assert_eq!(judge(&sound()), []);
     let mut backwards = sound();
     backwards.reverse();
-    // The answers of a payment have an order of their own only by their text.
+    // Reversing the record must change nothing. Of two answers to one payment, their text decides
+    // which counts as the first.
     assert_eq!(judge(&backwards), []);
 }
 
@@ -131,7 +132,7 @@ fn stored_content_that_goes_back_is_found() {
 fn served_content_that_goes_back_is_found() {
     assert_eq!(broken([visited("a", 10, 341, 350)]), [Promise::Served]);
     assert_eq!(broken([visited("b", 9, 361, 370)]), [Promise::Served]);
-    // Content that was never stored is no measure for stored content.
+    // A visitor may get older content after content that was never stored.
     let unsaved = [visited("a", 12, 341, 350), visited("a", 11, 351, 360)];
     assert_eq!(broken(unsaved), []);
 }

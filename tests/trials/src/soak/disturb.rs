@@ -207,7 +207,8 @@ impl Site {
                 self.clocks[process].set(ahead)?;
             }
             What::ClockOfDatabase => {
-                // A step forward would end leases before their time: no lock by a clock withstands it.
+                // A step forward would end leases before their time, and no lock with a clock can
+                // withstand that. So the clock goes back only.
                 self.behind += STEP;
                 if let Some(clock) = &self.server_clock {
                     clock.set(-self.behind)?;
