@@ -309,7 +309,8 @@ fn server_time(url: &str) -> Duration {
     let ticks: u64 = stats
         .filter(|stat| names.iter().any(|name| stat.contains(name)))
         .filter_map(|stat| {
-            // proc_pid_stat(5): the name in parentheses may have spaces; the times are the 14th and 15th field.
+            // proc_pid_stat(5): the name in parentheses may have spaces; the times are the 14th and the 15th
+            // fields.
             let fields: Vec<&str> = stat[stat.rfind(')')?..].split_whitespace().collect();
             let ticks = |field: usize| fields.get(field - 2)?.parse::<u64>().ok();
             Some(ticks(14)? + ticks(15)?)

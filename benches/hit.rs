@@ -180,7 +180,8 @@ fn popular(count: usize) -> Vec<usize> {
             sum
         })
         .collect();
-    // Of the golden ratio: the same numbers in each run.
+    // The fractional parts of multiples of the golden ratio: spread evenly, and the same in each
+    // run.
     let visits = (0..1 << 18).map(|visit| f64::from(visit) * 0.618_033_988_749_895 % 1.0);
     let number = |part: f64| sums.partition_point(|it| *it < part * sum);
     visits.map(number).collect()

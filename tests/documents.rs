@@ -173,8 +173,8 @@ fn chapter_of_errors_says_what_the_code_says() {
         }
     }
     assert!(count > 8, "{count} kinds");
-    chapter += "\n[Troubleshooting](../troubleshooting.md) lists messages, and [is my page cached?](is-my-page-cached.md) the answers \
-        that visitors get.\n";
+    chapter += "\n[Troubleshooting](../troubleshooting.md) lists messages. [Is my page cached?](is-my-page-cached.md) lists the \
+        answers that visitors get.\n";
     let file = root().join("docs/guide/errors.md");
     if std::env::var_os("PERENNIAL_UPDATE").is_some() {
         fs::write(&file, &chapter).expect("is written");

@@ -130,8 +130,8 @@ pub enum Event {
         /// The error.
         error: Arc<str>,
     },
-    /// An operation works again after the database had failed in it. This is also emitted if another operation
-    /// succeeds a minute or more after the last failure of this one.
+    /// An operation on the database works again after a failure. This is also emitted if other operations have
+    /// worked for a minute or more since this one last failed.
     #[non_exhaustive]
     DatabaseBack {
         /// The operation, such as `probe`.

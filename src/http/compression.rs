@@ -207,8 +207,8 @@ mod tests {
             ),
             ("br", "*;q=0.5, gzip;q=0.4|br, gzip;q=0.9, *;q=0"),
             ("identity", "*;q=0, identity|*;q=0, identity;q=0.1"),
-            // The request accepts none of the codings in this list. It is answered as if the header were
-            // missing.
+            // These requests accept none of the codings that are offered. They are answered as if the
+            // header were missing.
             (
                 "identity",
                 "*;q=0|identity;q=0|identity;q=0, deflate|identity;q=0, *;q=0",

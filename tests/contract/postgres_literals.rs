@@ -22,7 +22,8 @@ const CRAFTED: [&str; 12] = [
     "$$; SELECT 1; $$",
     "$1",
     "\u{5c}",
-    // In GBK, SJIS and BIG5 the second byte of a character may be a backslash or a quote.
+    // In GBK, SJIS and BIG5, the second byte of a character may be that of a backslash, which would
+    // then no longer escape the quote after it.
     "\u{bf}'",
     "\u{bf}\\'",
     "\u{8fd}\u{5c}'",

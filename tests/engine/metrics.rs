@@ -106,7 +106,7 @@ async fn each_figure_is_recorded_and_no_visitor_makes_a_series() {
     assert_eq!(value("perennial_memory_limit_bytes"), f64::from(1 << 20));
     assert_eq!(value("perennial_database_available"), 1.0);
 
-    // Memory is full long before, so that this counts evictions, too.
+    // Memory is full long before the last page, so this counts evictions, too.
     let names = |series: Vec<(String, f64)>| series.into_iter().map(|(name, _)| name).collect();
     let before: BTreeSet<String> = names(series);
     for n in 0..3_000 {

@@ -279,7 +279,7 @@ async fn request_that_outlives_its_generator_keeps_no_permit() {
     let page = {
         let runs = Arc::clone(&runs);
         async move |request: Request| {
-            // As for a log that is written later.
+            // A task keeps the request for an hour, as a log that is written later would.
             tokio::spawn(async move {
                 tokio::time::sleep(HOUR).await;
                 drop(request);
@@ -388,7 +388,7 @@ async fn content_that_asks_for_itself_is_an_error_at_once_that_names_the_key() {
     });
     assert!(indirect.await.is_err());
     assert_eq!(begun.elapsed(), Duration::ZERO);
-    // In the mode `off`, too, where the calls would never end.
+    // The mode `off` reports the cycle as well. Otherwise, the calls would go on for ever there.
     let off = Database::new()
         .open(Perennial::builder().mode(perennial::Mode::Off))
         .expect("opens");

@@ -121,7 +121,7 @@ async fn one_statement_a_second_tells_of_all_pages_that_another_process_regenera
     tokio::time::sleep(Duration::from_secs(60)).await;
     second.statements.take();
     first.statements.take();
-    // The first process regenerates each page, and the second one finds that.
+    // The first process regenerates each page. The second one has to find the new versions.
     visit_all(first.address).await;
     let time = visit_until(second.address, 60).await;
     assert!(time >= GENERATOR - Duration::from_secs(1), "{time:?}");

@@ -442,7 +442,7 @@ async fn invented_epochs_cost_a_statement_a_second_and_regenerate_nothing() {
         // If nothing waits, time passes nevertheless.
         sleep(Duration::from_millis(1)).await;
     }
-    // Those of each second, and those that are forced.
+    // The process sends one sync each second, and one for each new epoch, which forces it.
     let statements = process.statements.take();
     assert!(
         statements["sync"] <= 22 && statements.len() == 1,

@@ -122,6 +122,6 @@ async fn schedule_that_panics_makes_a_page_stale_after_the_cooldown() {
             advance(Duration::from_millis(100)).await;
         }
     }
-    // In 20 s, with a cooldown of 30 s.
+    // The visits took 20 s, and the cooldown is 30 s long, so the generator ran only once.
     assert_eq!(runs.load(SeqCst), 1);
 }

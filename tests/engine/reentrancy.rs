@@ -185,7 +185,8 @@ async fn everything() -> usize {
         .expect("is released");
     drop((app, other));
     site.shutdown().await;
-    // Its values are dropped while the thread has its local values.
+    // The values that the site holds are dropped here, while the thread-locals that count the calls
+    // still exist.
     let callee = CALLEE.with(|it| it.lock().expect("not poisoned").take());
     drop((site, callee));
     CALLS.get()

@@ -62,7 +62,7 @@ async fn a_value_of_an_older_type_is_generated_anew() {
     assert_eq!(*kept.expect("a hit"), book());
     assert_eq!(database.generations("book"), 1);
 
-    // One process with two types of one key has a defect.
+    // Using two types for one key within one process is a defect of the program.
     let error = new
         .value::<Book, _, _>("book", DAILY, async || fine(book()))
         .await;

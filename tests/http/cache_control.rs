@@ -61,7 +61,8 @@ async fn targeted_field_decides_in_place_of_the_others_and_is_passed_on() {
     let no_store = ("cache-control", "no-store");
     let age = ("age", "100, 200");
     let cdn = "cdn-cache-control";
-    // The head, and the page's seconds of freshness by the response's decision and by the policy's.
+    // The head; the seconds for which the page is fresh if the policy follows the response's
+    // headers; and the seconds if it does not.
     for (head, honoured, otherwise) in [
         (vec![general], Some(300), Some(1200)),
         (vec![general, (cdn, "max-age=900")], Some(900), Some(1200)),

@@ -146,8 +146,9 @@ async fn a_page_is_the_same_in_each_coding_with_a_tag_of_its_own() {
             let asked = [asked[0], ("if-none-match", "\"other\"")];
             assert_eq!(request(address, method, "/", &asked).await.status, 200);
         }
-        // Another release of an encoder may make other bytes, so a compressed body has no ranges. For
-        // a request that accepts another coding, an outer layer may have made one.
+        // A compressed body has no ranges, because another release of the encoder may produce other
+        // bytes. And if the request accepts a coding, an outer layer may have compressed the
+        // response.
         let part = request(address, "GET", "/", &[asked[0], ("range", "bytes=0-4")]).await;
         let (status, ranges) = match (coding, accepts) {
             ("", "" | "identity") => (206, ""),

@@ -55,7 +55,8 @@ async fn event_stream_reaches_each_visitor_as_it_comes_and_is_stored_for_nobody(
         assert!(!headers.contains_key("etag") && !headers.contains_key("age"));
         kept.push(response);
     }
-    // The generator's run has ended, though no stream ends by itself. The visitors have theirs.
+    // The generator's run has ended, although its stream does not end by itself. The three visitors
+    // have streams of their own.
     perennial_testing::advance(Duration::from_secs(1)).await;
     assert_eq!(Arc::strong_count(&running), idle + 3);
     drop(kept);

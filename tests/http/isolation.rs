@@ -253,7 +253,8 @@ async fn invented_keys_do_not_keep_real_pages_out() {
     const DEFAULT: usize = 10_000;
     let invented = std::env::var("PERENNIAL_TEST_ATTACK");
     let invented = invented.map_or(DEFAULT, |number| number.parse().expect("a number"));
-    // By default, a tenth of the usual limit.
+    // Without `PERENNIAL_TEST_ATTACK`, the limit is a tenth of the layer's default, so that the
+    // test is quick.
     let (pages, keys) = match invented {
         DEFAULT => (100, 1_000),
         _ => (1_000, 10_000),

@@ -220,7 +220,7 @@ async fn check(
             let agrees = match name {
                 "x-request-id" | "date" => !is.is_empty(),
                 "vary" => was.iter().all(|name| is.contains(name)),
-                // The feature `compression` has made a coding of its own.
+                // The feature `compression` has compressed the response itself.
                 "content-encoding" | "content-length" if cfg!(feature = "compression") => true,
                 _ => is == was,
             };

@@ -109,7 +109,8 @@ async fn gateway(origin: String, folder: &Path) -> String {
         .layer(&policy)
         .share_extension::<Visit>()
         .invalidate_on_unsafe();
-    // The origin closes a connection that was idle for five seconds, at the moment of the next request, too.
+    // The origin closes each connection that has been idle for five seconds, possibly while the next request
+    // is on its way. So no connection is reused.
     let client = Client::builder(TokioExecutor::new())
         .pool_max_idle_per_host(0)
         .build_http();

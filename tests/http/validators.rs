@@ -409,9 +409,9 @@ async fn changed_page_is_modified_for_a_client_with_a_date() {
                         testing::advance(Duration::from_millis(later)).await;
                     }
                     let reply = site.get(&[]).await;
-                    // What a client sends that has this response (§13.1.3). `Date` is the machine's here, and
-                    // the date of the page the store's: a test of `src/cache/content/representation.rs` has
-                    // both.
+                    // These are the dates that a client with this response would send (§13.1.3). `Date` comes
+                    // from this machine's clock, and `Last-Modified` from the store's. A test in
+                    // `src/cache/content/representation.rs` has both.
                     let date = reply.header("last-modified");
                     if !date.is_empty() {
                         dates.push((date.to_owned(), body));

@@ -150,7 +150,8 @@ struct Site {
 
 async fn no_answer_is_older_than_promised(db: Db) {
     let has_time = std::env::var_os("PERENNIAL_TEST_ALL").is_some();
-    // The visitors of each process, and the answers before the many names.
+    // The number of visitors in each process, and the number of answers to wait for before
+    // thousands of names are invalidated.
     let (crowd, enough) = if has_time { (4, 10_000) } else { (1, 1000) };
     let (site, _processes, _) = Site::start(&db).await;
     site.program_invalidates("tag:none").await;

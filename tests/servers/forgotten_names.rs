@@ -44,7 +44,7 @@ async fn more_invalidated_names_than_a_process_keeps_count_as_everything(db: Db)
         let epochs = since + 10_000 * ten_thousand;
         db.invalidate_ten_thousand(&name, epochs).await;
     }
-    // The process that slept meanwhile does not read the oldest names, and reads each purge.
+    // The process that slept meanwhile has forgotten the oldest names, but must read each purge.
     sleep(HEARD).await;
     generates_for_all(&old, &origin, "/q").await;
     regenerates_behind_the_old_version(&old, &origin, "/r").await;

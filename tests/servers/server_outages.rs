@@ -295,7 +295,7 @@ async fn round_trips(db: &Db, wire: &Wire, site: Perennial) {
     for _ in 0..20 {
         tokio::time::sleep(Duration::from_millis(5)).await;
         let (asked, begun) = (wire.asked(), origin.begun());
-        // During the end of the regeneration before, a visitor gets the former version.
+        // While the previous regeneration is ending, a visitor gets the former version.
         until("it is made", async || {
             refresh(&site).await;
             origin.begun() > begun
@@ -383,8 +383,8 @@ async fn what_nobody_waits_for_does_not_stay_on_the_server(db: Db) {
         }
         callers.shutdown().await;
         drop(held);
-        // Twice as many as the pool has, and as many again that a loaded server is slow to end: without a
-        // bound there were hundreds.
+        // The pool may replace each of its connections once, and a loaded server may still have as many
+        // sessions that it has not yet ended. Without a bound, there were hundreds.
         assert!(most <= 4 * 5, "{kind}: {most} more sessions than before");
         until("the pool works again", async || {
             locks.try_lock("b").await.is_ok_and(|lease| lease.is_some())
@@ -500,7 +500,7 @@ async fn a_connection_to_a_mariadb_that_may_only_be_read_is_not_kept() {
     let server = Server::start(Kind::MariaDb).await.expect("starts");
     let db = Db::at(&server.url());
     drop(db.site().await);
-    // A role that has the rights of a site, on a server without writes.
+    // The role has the rights that a site needs. The server will be made read-only.
     db.execute("CREATE USER site@'127.0.0.1'").await;
     db.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON perennial.* TO site@'127.0.0.1'")
         .await;

@@ -48,7 +48,7 @@ async fn lease_is_lost_with_the_file_that_it_is_in() {
 /// A database in development is reset while the site runs.
 async fn tables_that_vanish_are_made_again(db: Db) {
     let site = db.site().await;
-    // Some of them, while the version of the tables stays.
+    // Only some of the tables are dropped. The row with the version of the tables remains.
     for table in ["request", "outbox"] {
         db.execute(&format!("DROP TABLE perennial_{table}")).await;
     }

@@ -428,7 +428,8 @@ mod servers {
                         set.await.expect("is set");
                         for round in 0..rounds(500, 20) {
                             let mut transaction = connection.begin().await.expect("begins");
-                            // In one statement each, whose text the question above knows.
+                            // Each change is a single statement, and its comment makes its text
+                            // match the query above.
                             for change in [
                                 format!("/* INTO product */ UPDATE product SET price = price + 1 WHERE id = {writer}"),
                                 format!("INSERT INTO product VALUES ({}, 0)", WRITERS + writer),

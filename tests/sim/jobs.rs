@@ -172,7 +172,7 @@ async fn post(process: &Arc<Process>, name: &str, time: Duration) -> &'static st
             let mut working = Working::begin(&process, &name, 0);
             tokio::time::sleep(time).await;
             working.how = "done";
-            // The service cannot know that the request runs once.
+            // The response names the process, so a test that looks at it would notice a second run.
             let body = Bytes::from(format!("{name} of {}", process.number));
             Ok::<_, Infallible>(Response::new(Full::new(body)))
         }

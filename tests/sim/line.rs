@@ -97,7 +97,8 @@ impl Line {
         let may_be_late = is_try || matches!(call, Call::Begin(_));
         if !quiet && may_be_late && random.chance(plan.faults) {
             let late = match random.below(2) {
-                // Whatever is late is over when the site recovers, or comes when all has ended.
+                // A late statement either ends while faults are still injected, or long after
+                // everything else has ended.
                 0 => {
                     let late = random.time(Duration::from_secs(20), Duration::from_millis(50));
                     late.min(self.ground.chaos_left())

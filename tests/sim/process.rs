@@ -261,7 +261,8 @@ async fn generate(
     Random::turns(random.below(4)).await;
     if fails {
         match random.below(3) {
-            // The visitor's own task would run the service.
+            // Only the generator may panic here: in a visit, the visitor's own task runs the
+            // service, and would panic with it.
             1 if visit.is_none() => {
                 noted.how = "panicked";
                 std::panic::panic_any(Intended);

@@ -396,7 +396,8 @@ impl World {
             let held = held.filter(|lock| lock.kind != LockKind::Housekeeping);
             unsettled.extend(held.map(|lock| format!("{} is held in the end", lock.name)));
         }
-        // Lost replies are undone for a quarter of an hour, and the last tries are carried out.
+        // The store repeats the reversal of calls whose replies were lost for a quarter of an hour.
+        // After that, nothing is left to happen.
         let (quarter, minute) = (Duration::from_mins(15), Duration::from_mins(1));
         tokio::time::sleep(quarter + minute).await;
         for slot in 0..=slots {

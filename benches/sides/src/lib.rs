@@ -48,7 +48,7 @@ impl Sides {
     }
 }
 
-/// A handler that answers with these headers, as a hit has them.
+/// A handler that answers with the headers that a hit would have.
 pub fn with_headers(headers: &HeaderMap, size: usize) -> Router {
     let page = (copied(headers), Bytes::from(vec![b'x'; size]));
     router(get(move || {

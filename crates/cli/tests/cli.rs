@@ -596,7 +596,8 @@ async fn signals_and_ends_at_awkward_moments_leave_no_command_behind() {
     until("the lock is free", free).await;
     assert_eq!(sleepers(&time).len(), 0, "two would hold the lock");
 
-    // The keeper is killed where what the command leaves is not waited for.
+    // Here the command's leftovers are not waited for, and the process that keeps the lock is
+    // killed.
     let time = format!("1003.{}", std::process::id());
     let mut run = db
         .command(&["run", "job", "--hold=0s", "--leave-children", "--", "sleep"])
@@ -1361,7 +1362,8 @@ async fn printed_triggers_run_as_they_are() {
         let (said, status) = triggers(&["--columns", "title", "--list-tag", "products", "--check"]);
         assert!(status == 5 && said.contains("is not the one"), "{said}");
         run(&format!("INSERT INTO {table} VALUES (7, 'a', 10, 0)")).await;
-        // A page that is generated before its invalidation has a number is generated once more.
+        // If a page is generated before its invalidation has an epoch, it is generated once more
+        // afterwards.
         let mut other = db.connection().await;
         let unnumbered = format!("SELECT count(*) FROM {}outbox", db.prefix);
         let mut written = async || {

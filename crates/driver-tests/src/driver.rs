@@ -22,7 +22,8 @@ use crate::{
 /// Returns a query of the arguments themselves.
 fn arguments(dialect: Dialect) -> Statement {
     let query = match dialect.engine() {
-        // The types of arguments that nothing is compared with are the server's guess.
+        // Without the casts, the server would have to guess the types, because nothing is compared
+        // with these arguments.
         Engine::MySql => {
             "SELECT CAST($1 AS SIGNED), CAST($2 AS CHAR CHARACTER SET utf8mb4), CAST($3 AS BINARY), NULL"
         }
@@ -328,8 +329,8 @@ pub async fn dropped_connection_does_not_come_back(db: OfDriver) {
     }
 }
 
-/// A connection that is closed each time would cost each statement a new one. (A pool that resets each session
-/// fails here, and need not mind.)
+/// If connections were closed instead of being reused, each statement would need a new one. (A pool that
+/// resets each session fails this test although it reuses connections. That is harmless.)
 pub async fn connection_that_is_given_back_comes_again(db: OfDriver) {
     let database = db.database();
     let dialect = database.dialect();
@@ -340,7 +341,8 @@ pub async fn connection_that_is_given_back_comes_again(db: OfDriver) {
     assert_eq!(marked(&database, &read).await, 1, "it was closed");
 }
 
-/// What the server says when it ends a connection, and what the driver says afterwards.
+/// If the server ends a connection, the driver has to say that it is broken, so that the pool does
+/// not hand it out again.
 pub async fn connection_that_the_server_ends_is_broken(db: OfDriver) {
     let database = db.database();
     let dialect = database.dialect();

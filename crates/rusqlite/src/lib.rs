@@ -221,7 +221,7 @@ impl PooledConnection for Pooled {
     fn give_back(self: Box<Self>) -> GiveBack {
         Box::pin(async move {
             let Self { worker, home } = *self;
-            // After what the thread still does for a call that was dropped.
+            // The thread first finishes what it may still be doing for a call that was dropped.
             if let Some((inner, permit)) = home
                 && worker.ask(|_| ()).await.is_ok()
             {

@@ -312,9 +312,10 @@ calls! {
     Begin "begin" writes [name: String, owner: String, fingerprint: String]
         { length: Duration, retention: Duration, again: Option<Duration> } -> Begun;
 
-    /// Stores the response to a request that this owner has begun, for `retention`; without a response, the
-    /// note that there was one. `false` means that the row is another owner's, or is gone. A repeated call
-    /// succeeds again, and the response that was stored first stays.
+    /// Stores the response to a request that this owner has begun, for `retention`. If the response cannot
+    /// be stored, it stores only that the request was answered. `false` means that the row belongs to
+    /// another owner, or is gone. A repeated call succeeds again, and the response that was stored first
+    /// stays.
     Finish "finish" writes [name: String, owner: String]
         { response: Option<Response<Bytes>>, retention: Duration } -> bool;
 

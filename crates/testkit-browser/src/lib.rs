@@ -53,7 +53,7 @@ impl Driver {
             port.trim_end_matches('.').parse().ok()
         });
         let port = port.expect("chromedriver says its port");
-        // It would end when nobody reads what it says.
+        // chromedriver would exit if nobody read its output.
         std::thread::spawn(move || said.for_each(drop));
         let profile = TempDir::new().expect("a folder");
         Some(Self {

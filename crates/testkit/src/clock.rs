@@ -36,7 +36,8 @@ impl Clock {
         fs::rename(new, &self.file)
     }
 
-    /// Returns the environment of a process with this clock, as scripts/server takes it.
+    /// Returns the environment variables that give a process this clock, in one line such as `A=1
+    /// B=2`, for scripts/server.
     pub fn text(&self) -> String {
         let variables = self.variables();
         let variables = variables.map(|(name, value)| format!("{name}={value}"));

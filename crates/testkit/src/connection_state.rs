@@ -9,7 +9,7 @@ pub async fn sqlite(leaves: &'static [&'static str]) -> Option<Db> {
     Some(Db::sqlite().await?.left_by(leaves))
 }
 
-/// As [`sqlite`]. The schema `tenant` has tables of the same names.
+/// Like [`sqlite`]. The schema `tenant` has tables with the same names.
 #[cfg(feature = "postgres")]
 pub async fn postgres(leaves: &'static [&'static str]) -> Option<Db> {
     let db = Db::postgres().await?;
@@ -23,8 +23,9 @@ pub async fn postgres(leaves: &'static [&'static str]) -> Option<Db> {
     Some(db.left_by(leaves))
 }
 
-/// Leaves a connection read-only, half of the times: a reader, whom it does not disturb, would
-/// otherwise leave all connections to writers in this state, as fast as they close them.
+/// Leaves a connection read-only half of the time. If it always did, a connection that is used for
+/// reading, which works on a read-only connection, would make all connections unfit for writers as
+/// fast as they are replaced.
 #[cfg(feature = "postgres")]
 pub const READ_ONLY: &[&str] = &["SELECT set_config('default_transaction_read_only',
     CASE WHEN random() < 0.5 THEN 'on' ELSE 'off' END, false)"];

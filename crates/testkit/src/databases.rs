@@ -127,7 +127,7 @@ impl Db {
         Some(Self::new(folder.url(), Home::Folder(folder)))
     }
 
-    /// A database in memory, for the contract of stores alone.
+    /// A store in memory, which only the tests of the store's contract use.
     pub async fn in_memory() -> Option<Self> {
         let database = perennial_testing::Database::new();
         Some(Self::new("memory:".to_owned(), Home::Memory(database)))
@@ -160,7 +160,7 @@ impl Db {
         }
     }
 
-    /// Returns the database with the SQL of MySQL itself.
+    /// Makes the store send the SQL that it sends to MySQL, and not that for MariaDB.
     #[cfg(feature = "mysql")]
     pub fn taken_for_mysql(mut self) -> Self {
         self.is_mysql = true;
@@ -570,7 +570,8 @@ mod servers {
             Self::make("PERENNIAL_TEST_POSTGRES_URL").await
         }
 
-        /// Returns a database behind a pooler that shares connections by the transaction.
+        /// Returns a database behind PgBouncer in transaction mode: each transaction may get
+        /// another connection.
         #[cfg(feature = "postgres")]
         pub async fn postgres_pooled() -> Option<Self> {
             let pooler = server("PERENNIAL_TEST_PGBOUNCER_URL")?;

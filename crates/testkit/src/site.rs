@@ -38,7 +38,7 @@ pub const fn every(interval: Duration) -> Refresh {
     Refresh::every(interval).leader_wait(HANG)
 }
 
-/// A folder for a database, gone with the value.
+/// A folder for a database. It is removed when the value is dropped.
 pub struct Folder(TempDir);
 
 impl Default for Folder {

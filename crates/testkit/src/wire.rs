@@ -87,7 +87,8 @@ impl Wire {
         Self { address, shared }
     }
 
-    /// Returns the URL through this network, which reads the messages and so has them in the clear.
+    /// Returns the URL of the database behind this network. The connection is not encrypted,
+    /// because the network has to read the messages.
     pub fn url(&self, url: &str) -> String {
         let (user, rest) = url.rsplit_once('@').expect("names a user");
         let (_, database) = rest.split_once('/').expect("names a database");
@@ -140,7 +141,7 @@ impl Shared {
         let Ok(server) = TcpStream::connect(self.server).await else {
             return;
         };
-        // A drop of this socket resets the connection.
+        // Dropping this socket resets the connection.
         client.set_zero_linger().expect("is set");
         server.set_nodelay(true).expect("is set");
         client.set_nodelay(true).expect("is set");

@@ -144,7 +144,8 @@ async fn furnish(pool: &AnyPool, locks: &Locks, database: &Database) -> Result<(
         });
         let books = books.collect::<Vec<_>>().join(", ");
         let books = format!("INSERT INTO books (id, title, author, year, price) VALUES {books}");
-        // Orders to begin with: the same in every new shop, one each three hours back from now.
+        // The orders that a new shop begins with. They are always the same: one for every three
+        // hours, going back from now.
         let now = now();
         let orders = (0..300).map(|n| {
             let book = 1 + (n % 7 * 5 + n % 11 * n % 13) % CATALOGUE.len();

@@ -49,7 +49,7 @@ impl Prometheus {
         );
         let file = folder.join("prometheus.yml");
         std::fs::write(&file, config).expect("is written");
-        // The port is free, as nobody else is given it before Prometheus takes it.
+        // The system does not soon give this port to another process, so Prometheus can take it.
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("has one");
         drop(listener);

@@ -14,8 +14,8 @@ pub(crate) type Readable = Arc<dyn Fn(&Page) -> Reading + Send + Sync>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reading {
     Readable,
-    /// The code that processes of another revision run can read it. In that code, the value has another type,
-    /// or the page other holes.
+    /// Only processes with another revision of the code can read it, in which the value has another type, or
+    /// the page has other holes.
     OtherCode,
     /// Nobody can read it.
     Damaged,

@@ -178,7 +178,8 @@ where
     let layer = &shared.layer;
     let mut parts = visitor.clone();
     if layer.key.derives_values() {
-        // What is in the key may differ between visitors, so it does not count as a difference.
+        // The generator's URI has only what is in the key. The parts of the visitor's URI that are
+        // not in the key must not count as a difference.
         let resource = request::resource(visitor, layer).ok()?;
         let generator = request::to_generate(visitor, &resource, layer).ok()?;
         parts.uri = generator.uri().clone();

@@ -20,7 +20,8 @@ use crate::{
 pub(super) enum Disposition {
     /// The response is stored and served.
     Content,
-    /// The response is given to no visitor: the service itself answers each request, for this reason.
+    /// This response may not be shared, for the given reason. No visitor gets it: the service itself
+    /// answers each request.
     Pass(Bypass),
     /// The response is not stored, and an old version stays. If no version may be served, the waiting
     /// visitors get the response if it is shareable, and a 503 otherwise.

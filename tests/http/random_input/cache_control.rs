@@ -60,7 +60,8 @@ fn any_headers_of_an_origin_leave_private_pages_private() {
         let is_private = !targeted && (forbids("cache-control") || forbids("cdn-cache-control"));
         let cookie = fields.contains_key(header::SET_COOKIE);
         if (is_private || cookie) && !misled {
-            // Each visitor got a page of its own, perhaps after one that may not be shared.
+            // Each visitor got a response of its own. A first run may have found that the response
+            // cannot be shared.
             assert!(runs.load(SeqCst) >= 2, "{fields:?}");
         }
     });

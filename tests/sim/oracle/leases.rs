@@ -251,7 +251,8 @@ impl Oracle<'_> {
             return Ok(());
         }
         let of_others = self.calls.values().filter(|it| it.process == process);
-        // A failure that made it known, and the latest question, which is not answered yet.
+        // The process knows of the outage if one call has failed. It may generate without a lease
+        // if its latest call has failed recently, or has no answer yet.
         let ends = of_others.filter(|it| !it.answered);
         let ends: Vec<_> = ends.map(|it| it.refused.unwrap_or(it.at + limit)).collect();
         let is_known = ends.iter().any(|end| *end <= at);

@@ -209,7 +209,8 @@ impl Oracle<'_> {
                     if telling.epoch > since.0 {
                         process.learned.entry(index).or_insert(at);
                         if telling.row.is_some() {
-                            // As long as the process asks for it, it does not know the epoch.
+                            // As long as the process asks for epochs from before this one, it does
+                            // not know the epoch.
                             process.numbered.insert(index, at);
                         }
                     }

@@ -89,7 +89,8 @@ type Soaked = (Kind, Load, Samples, BTreeMap<&'static str, u64>);
 async fn soak(options: &Options, kind: Kind, seed: u64) -> Result<Soaked> {
     let folder = options.record.join(kind.name());
     record::begin(&folder)?;
-    // The server's user reads its clock in here, and writes to its data.
+    // The database server, which has a user of its own, reads its clock from this folder and writes
+    // its data into it.
     let work = shared_folder()?;
     let disks = options.disks.as_ref();
     let disk = disks.map(|disks| Disk::at(disks.join(kind.name())));

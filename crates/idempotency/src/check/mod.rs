@@ -139,7 +139,8 @@ impl<const N: usize> Model for Check<N> {
         let begins = |process: &Process| {
             process.owner == row.owner && matches!(process.phase, Phase::Begun(_))
         };
-        // An operator finds out whether the service was called.
+        // An operator may remove the row after finding out that the service was not called, or what
+        // it has done.
         if row.done.is_none() && !world.processes.iter().any(begins) {
             add(Step::OperatorForgets, &|next| {
                 next.faults += 1;

@@ -32,7 +32,7 @@ pub(super) enum Phase {
     #[default]
     Idle,
     Beginning(Lost),
-    /// The request is begun, and the service not called.
+    /// The request has begun, and the service has not been called yet.
     Begun(Lost),
     Running(Lost),
     /// What happened is to be stored: the response, or only the note that the service was called.

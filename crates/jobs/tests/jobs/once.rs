@@ -170,7 +170,8 @@ async fn a_mark_in_a_transaction_is_the_same_as_one_outside(db: Db) {
             transaction.commit().await.expect("is committed");
             marked
         };
-        // The work is done outside, and again after its time.
+        // The work is first done without a transaction. After its lifetime it may be done again, by
+        // a mark in a transaction.
         let brief = Once::new(&site.locks(), "brief");
         let ran = brief.clone().run(|| async {}).await.expect("answers");
         assert_eq!(ran, OnceOutcome::Ran(()));
@@ -286,7 +287,7 @@ async fn different_work_never_meets(db: Db) {
     let [site, other] = sites(&db).await;
     db.execute("CREATE TABLE own (id VARCHAR(64) PRIMARY KEY)")
         .await;
-    // At READ COMMITTED there are no locks of gaps, and at REPEATABLE READ, the default, there are.
+    // READ COMMITTED has no gap locks. REPEATABLE READ, the default, has them.
     let is_mysql = db.url().starts_with("mysql");
     let isolations = ["REPEATABLE READ", "READ COMMITTED"];
     for isolation in isolations.into_iter().take(if is_mysql { 2 } else { 1 }) {

@@ -73,8 +73,8 @@ impl DatabaseFile {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {}
             _ => return Some("the file"),
         }
-        // While no connection is open, the log file may be recreated at any time. A log file that is open and
-        // deleted is not new; it shows that the database was replaced.
+        // While no connection is open, the log file may be recreated at any time, so a new log file proves
+        // nothing. But if a connection has a log file open that is deleted, the database was replaced.
         #[cfg(target_os = "linux")]
         {
             let log = format!("{}-wal", self.path.display());

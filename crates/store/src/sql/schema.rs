@@ -91,7 +91,7 @@ pub(super) async fn remake(
 /// The steps to apply.
 #[derive(Clone, Copy, PartialEq)]
 enum Apply {
-    /// Those that follow the version of the tables.
+    /// The steps after the version that the tables have.
     Pending,
     /// All of them, because some tables are missing although the schema version is stored. Each step makes only
     /// what is missing.

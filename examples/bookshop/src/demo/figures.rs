@@ -184,7 +184,7 @@ impl Figures {
             (generation, is_new) = (Some(*known), *known == next);
         }
         side.counts.add(visit, is_new);
-        // A visit counts in the round of its begin.
+        // A visit counts in the round in which it began.
         if let Some(round) = inner.round(SystemTime::now() - visit.took) {
             round.add(visit, generation, is_new);
         }

@@ -64,7 +64,8 @@ impl Leases {
         shops: &Shops,
     ) -> Result<(), Box<dyn Error + Send + Sync>> {
         let lock = LockName::of(LockKind::Page, KEY);
-        // The history comes last: a lease that is over in the row is in the history by then.
+        // The history is read after the lock. So a lease that has ended, according to the lock's
+        // row, is already in the history.
         let Some(lock) = site.locks().inspect(lock).await? else {
             return Ok(());
         };

@@ -45,7 +45,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             shutdown.cancel(); // open status pages end
         })
         .await?;
-    // Regenerations that run now end, and release their leases.
+    // Running regenerations end here, and release their leases.
     site.shutdown().await;
     Ok(())
 }

@@ -22,7 +22,7 @@ pub(crate) enum WorldAction {
     Run(usize),
     /// The answer comes.
     Answer(usize),
-    /// It comes, and the process cannot decode the stored value.
+    /// The answer comes, but the process cannot decode the stored value.
     AnswerUnreadable(usize),
     /// The application's code panics.
     Panic(usize),

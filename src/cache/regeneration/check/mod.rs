@@ -52,7 +52,7 @@ const MEASURED: usize = 3_000_000;
 /// How many states a search visits with `PERENNIAL_TEST_STATES=full`.
 #[derive(Clone, Copy, PartialEq)]
 enum Extent {
-    /// All of them, in each run: fewer than [`QUICK`].
+    /// All states, in each run, also without the variable. There are fewer than [`QUICK`].
     Complete,
     /// All of them: fewer than this many.
     CompleteIfFull(usize),

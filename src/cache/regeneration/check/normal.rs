@@ -267,7 +267,9 @@ fn of_state(state: &mut Regeneration<Read>, each: &mut impl FnMut(Part<'_>)) {
 
 impl<B: Hash> Hash for Regeneration<B> {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        // Each pause is a second here. Of the waits, only whether there was one matters to a property.
+        // Two states count as equal if they differ only in what no property depends on. Each pause is
+        // a second here, so its length does not matter; of `waits`, it only matters whether there are
+        // any.
         let Self {
             state,
             newest,

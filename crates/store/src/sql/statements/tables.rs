@@ -35,7 +35,8 @@ pub(crate) const SCHEMA: [PerDialect; 4] = [
             "INSERT INTO {p}schema (id, version) VALUES (1, 0) ON CONFLICT (id) DO NOTHING",
         )
     },
-    // No other process makes the tables at the same time.
+    // On PostgreSQL, this locks the row until the transaction ends, so that no other process makes
+    // the tables at the same time.
     PerDialect {
         postgres: "UPDATE {p}schema SET version = version WHERE id = 1",
         ..PerDialect::same("")
