@@ -128,7 +128,7 @@ async fn no_statement_reads_a_whole_table_on_postgres() {
         })
         .await;
     }
-    // A PostgreSQL connection reports its scans with a delay of up to some seconds.
+    // PostgreSQL counts a connection's scans with a delay of up to a few seconds.
     until("the scans are counted", async || {
         scans("idx_scan").await >= by_index + 8 * i64::from(TURNS)
     })

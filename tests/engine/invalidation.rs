@@ -228,7 +228,9 @@ async fn a_new_revision_makes_older_content_stale_once() {
     // The last version is from the new code.
     assert_eq!(process("2").run("/p").await, last);
 
-    // A revision that returns is new, and undoes no work of the other one.
+    // When an old revision comes back, as in a rollback, it makes all pages stale once, like a new
+    // revision. Processes of the other revision that still run do not regenerate its pages again
+    // and again.
     let back = process("1");
     assert_eq!(back.run("/p").await, last + 1);
     assert_eq!(process("1").run("/p").await, last + 1);

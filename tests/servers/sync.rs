@@ -42,7 +42,7 @@ async fn purge_is_known_to_a_process_that_slept_through_ten_thousand_others(db: 
     let a = Process::new(&db, &origin, |layer| layer).await;
     let b = Process::new(&db, &origin, |layer| layer).await;
     assert_eq!(b.run("/p").await, 1);
-    // The names sort before the name of the page.
+    // The other names sort before the name of the page, so a process reads them first.
     db.invalidate_ten_thousand("purged:!", 0).await;
     a.site.purge("/p").await.expect("is done");
     tokio::time::sleep(HEARD).await;

@@ -685,8 +685,8 @@ async fn what_a_command_leaves_is_named_and_ended_or_left() {
         "{text}"
     );
     assert_eq!(sleepers(&time).len(), 0);
-    // While `perennial run` waits for the processes that the command has left, it still holds the
-    // lock.
+    // While `perennial run` waits for processes that the command has left running, it still holds
+    // the lock.
     let mut lingering = db.command(&[
         "run",
         "job",

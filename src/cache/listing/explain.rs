@@ -104,7 +104,7 @@ pub enum Comparison {
     DiffersEachTime,
     /// The page differs, and is the same without this header of the request.
     DiffersByHeader(String),
-    /// The page differs, and no single header is the reason.
+    /// The page differs between requests, and no single header is the reason.
     DiffersByRequest,
     /// The page could not be compared: its generator fails, its response is not stored, or the comparison took longer
     /// than the policy's [`generator_timeout`](crate::Refresh::generator_timeout).
