@@ -368,7 +368,7 @@ fn only_the_making_of_the_tables_begins_a_transaction() {
         .map(|(path, _)| path.display().to_string())
         .collect();
     places.sort();
-    // `connection.rs` and `guard.rs` have a BEGIN that ends in the same text as its ROLLBACK.
+    // In `connection.rs` and `guard.rs`, the SQL text that has the BEGIN also ends the transaction.
     // `tables.rs` has the text of the transaction that makes the tables, and `schema.rs` is its
     // only caller.
     assert_eq!(

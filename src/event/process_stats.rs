@@ -49,9 +49,9 @@ pub struct MinuteStats {
     pub requests: u64,
     /// The requests that were [hits](Served::Hit).
     pub hits: u64,
-    /// The requests that waited for a generation: those that were [generated](Served::Generated),
-    /// [collapsed](Served::Collapsed), [failed](Served::Failed) or [unavailable](Served::Unavailable). All others
-    /// got a stored version at once, or bypassed the cache.
+    /// The requests that no stored version answered: they were [generated](Served::Generated),
+    /// [collapsed](Served::Collapsed), [failed](Served::Failed) or [unavailable](Served::Unavailable). They waited
+    /// for a generation, except for those that were refused at once during a cooldown.
     pub waited: u64,
     /// The regenerations that have ended.
     pub regenerations: u64,

@@ -2,7 +2,11 @@
 
 use std::{convert::Infallible, time::Duration};
 
-use perennial::{DAY, Perennial, event::Outcome};
+use axum::{
+    Router,
+    http::{StatusCode, Uri},
+};
+use perennial::{DAY, Perennial, Refresh, event::Outcome};
 use perennial_testing::{Database, advance};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -114,6 +118,32 @@ async fn database_that_fails_delays_the_figures_and_the_shutdown_alone() {
     advance(60 * SECOND).await;
     let listed = late.processes().await.expect("answers");
     assert!(listed[0].silent_for >= 60 * SECOND, "{listed:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_that_waited_are_counted_apart() {
+    let database = Database::new();
+    let site = process(&database, "1");
+    site.share_stats();
+    let page = async |uri: Uri| match uri.path() {
+        "/page" => Ok("a page"),
+        _ => Err(StatusCode::INTERNAL_SERVER_ERROR),
+    };
+    let policy = Refresh::every(20 * SECOND).in_background();
+    let app = Router::new().fallback(page).layer(site.layer(policy));
+    // Generated, a hit, and a failure without an old version; then a stale page, served at once.
+    for path in ["/page", "/page", "/fails"] {
+        perennial_testkit::get(&app, path).await;
+    }
+    advance(21 * SECOND).await;
+    perennial_testkit::get(&app, "/page").await;
+    advance(11 * SECOND).await;
+    let processes = site.processes().await.expect("answers");
+    let minutes = processes[0].last_hour.iter();
+    let figures = minutes.fold([0; 3], |[requests, hits, waited], it| {
+        [requests + it.requests, hits + it.hits, waited + it.waited]
+    });
+    assert_eq!(figures, [4, 1, 2]);
 }
 
 #[tokio::test(start_paused = true)]

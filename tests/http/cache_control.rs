@@ -146,7 +146,7 @@ async fn date_is_the_generation_time_and_age_the_time_since() {
             .expect("is past");
         assert!(apparent.as_secs() >= age, "{reply:?}");
     }
-    // Another process, by the age of the stored version.
+    // Another process counts from the age of the stored version.
     let other = site_with(&folder, &[], Refresh::every(LONG)).await;
     let reply = get(other, "/").await;
     let seconds = |time: SystemTime| {

@@ -1,7 +1,7 @@
 //! What the chapter of recipes shows below its programs: each command is carried out on the recipe's
 //! routes, and prints what the chapter says.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Json, Router,
@@ -19,6 +19,7 @@ use perennial::{
 use perennial_idempotency::{IdempotencyLayer, Scope};
 use perennial_jobs::{ExclusiveLayer, LockName};
 use perennial_testkit::{Folder, Reply, request, serve};
+use tokio::{sync::Semaphore, task::JoinSet};
 
 const RECIPES: &str = include_str!("../../docs/recipes.md");
 
@@ -142,20 +143,27 @@ async fn second_import_is_refused_as_its_recipe_shows() {
     let alone = ExclusiveLayer::new(&site.locks(), |_| LockName::from("import"))
         .wait(Duration::ZERO)
         .action("imports the catalogue");
-    let import = async || {
-        tokio::time::sleep(Duration::from_millis(500)).await;
+    // The first import ends when the second one has been refused.
+    let refused = Arc::new(Semaphore::new(0));
+    let end = Arc::clone(&refused);
+    let import = async move || {
+        let _end = end.acquire().await.expect("is not closed");
         "imported"
     };
     let app = Router::new().route("/import", post(import).layer(alone));
     let address = serve(app).await;
-    let import = || request(address, "POST", "/import", &[]);
-    let (one, other) = tokio::join!(import(), import());
-    let mut printed = [one.text(), other.text()];
-    printed.sort_by_key(|text| !text.starts_with('{'));
+    let mut imports = JoinSet::new();
+    for _ in 0..2 {
+        imports.spawn(request(address, "POST", "/import", &[]));
+    }
+    let problem = imports.join_next().await.expect("there are two");
+    refused.add_permits(1);
+    let imported = imports.join_next().await.expect("there are two");
+    let (problem, imported) = (problem.expect("answers"), imported.expect("answers"));
     let shown = shown_below("curl -s -X POST http://127.0.0.1:3000/import &", 0);
-    assert_eq!(printed[1], shown[1]);
+    assert_eq!(imported.text(), shown[1]);
     // The order of the fields depends on a feature of serde_json. The chapter shortens with `…`.
-    let problem: serde_json::Value = serde_json::from_str(printed[0]).expect("JSON");
+    let problem: serde_json::Value = serde_json::from_str(problem.text()).expect("JSON");
     for field in ["action", "detail", "status"] {
         let name = format!("\"{field}\":");
         let (_, value) = shown[0].split_once(&name).expect("shows the field");

@@ -279,7 +279,7 @@ async fn each_button_works_in_a_browser() {
     let tag = &tag.expect("are there")[1];
     tag.send_keys("books").await.expect("is typed");
     tag.send_keys(Key::Enter).await.expect("is sent");
-    page.shows("One stored entry matches").await;
+    page.shows("Stored entries that match: 1.").await;
     page.click("Invalidate").await;
     page.shows("Invalidated: the next request").await;
 

@@ -313,7 +313,12 @@ async fn buttons_act_on_what_was_seen() {
 
     it.visit().await;
     let (_, page) = it.get("/cache/many?what=tag&name=books", "operator").await;
-    assert!(page.contains("One stored entry matches"), "{page}");
+    assert!(page.contains("Stored entries that match: 1."), "{page}");
+    let (_, page) = it.get("/cache/many?what=prefix&name=", "operator").await;
+    assert!(
+        page.contains("every stored entry of the site: 1."),
+        "{page}"
+    );
     assert_eq!(it.state("/a").await, Some(EntryState::Fresh));
     let (status, _) = it
         .post("/cache/act/many?what=tag&name=books", &[], "operator")

@@ -63,8 +63,8 @@ pub(crate) fn summary(report: Report) {
         (
             "requests",
             shared(format!(
-                "{} in the last hour{ratio}; {a_second} a second in the last full minute",
-                hour.requests
+                "{} in the last hour{ratio}, {} waited or failed; {a_second} a second in the last full minute",
+                hour.requests, hour.waited
             )),
         ),
         (

@@ -27,7 +27,7 @@ impl Driver {
     ///
     /// # Panics
     ///
-    /// If there is no chromedriver although `PERENNIAL_TEST_ALL` is set, which forbids to skip
+    /// If there is no chromedriver although `PERENNIAL_TEST_ALL` is set, which forbids skipping
     /// tests.
     pub fn start() -> Option<Self> {
         let child = Command::new("chromedriver")

@@ -49,7 +49,8 @@ impl Prometheus {
         );
         let file = folder.join("prometheus.yml");
         std::fs::write(&file, config).expect("is written");
-        // The system does not soon give this port to another process, so Prometheus can take it.
+        // Prometheus has to be told a port. Another process could take this one first, but the system gives
+        // ports out in a long round.
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("has one");
         drop(listener);

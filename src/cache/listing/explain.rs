@@ -102,7 +102,7 @@ pub enum Comparison {
     /// Two generations of the page for everybody already differ, for example because they show the time of day.
     /// So nothing can be said about the visitor.
     DiffersEachTime,
-    /// The page differs, and is the same without this header of the request.
+    /// The page differs between requests. Without this header, it would be the same for all of them.
     DiffersByHeader(String),
     /// The page differs between requests, and no single header is the reason.
     DiffersByRequest,

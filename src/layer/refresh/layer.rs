@@ -30,15 +30,16 @@ use super::{
 /// Stores responses, and regenerates stale ones; from
 /// [`Perennial::layer`](crate::Perennial::layer).
 ///
-/// Works with any Tower service for HTTP that is `Clone + Send + 'static`, takes a body type that implements
-/// `Default` and answers with a body of `Bytes`, on Tokio. The layered service is always ready: the inner
-/// service's readiness is awaited only when that service is called, so it delays no hit.
+/// Works with any Tower service for HTTP that is `Clone + Send + 'static`, takes a body type that
+/// implements `Default` and answers with a body of `Bytes`, on Tokio. The layered service is always
+/// ready: the inner service's readiness is awaited only when that service is called, so it delays
+/// no hit.
 ///
 /// # What is stored
 ///
-/// Responses to GET, which also answer HEAD, each under its [key](Self::key), with a heuristically cacheable
-/// status (those of RFC 9110 §15.1 except 206 and 501: 200, 203, 204, 300, 301, 308, 404, 405, 410, 414),
-/// unless a header forbids it.
+/// Responses to GET, which also answer HEAD, each under its [key](Self::key), with a heuristically
+/// cacheable status (those of RFC 9110 §15.1 except 206 and 501: 200, 203, 204, 300, 301, 308, 404,
+/// 405, 410, 414), unless a header forbids it.
 ///
 /// **Bypass** (hit-for-pass): after a response that may not be stored, the service itself answers
 /// each request for a time. The first such request runs the service twice, once as the generator
@@ -66,11 +67,13 @@ use super::{
 ///
 /// # Extensions
 ///
-/// An extension of a request may identify its visitor. The layer knows those of axum 0.8 (feature `axum`): of its routing, of
-/// `DefaultBodyLimit`, and `ConnectInfo<SocketAddr>`; hyper's `OnUpgrade` (feature `hyper`, which `axum` brings in); and
-/// Perennial's own. A request with more extensions bypasses the cache, until each of their types is declared by
-/// [`ignore_extension`](Self::ignore_extension) or [`share_extension`](Self::share_extension). The layer only counts axum's
-/// private extensions, so a middleware that replaces one of them by an extension of its own goes unnoticed.
+/// An extension of a request may identify its visitor. The layer knows those of axum 0.8 (feature
+/// `axum`): of its routing, of `DefaultBodyLimit`, and `ConnectInfo<SocketAddr>`; hyper's
+/// `OnUpgrade` (feature `hyper`, which `axum` brings in); and Perennial's own. A request with more
+/// extensions bypasses the cache, until each of their types is declared by
+/// [`ignore_extension`](Self::ignore_extension) or [`share_extension`](Self::share_extension). The
+/// layer only counts axum's private extensions, so a middleware that replaces one of them by an
+/// extension of its own goes unnoticed.
 ///
 /// An extension of a response may be what an outer middleware makes the page from, and a stored
 /// page has none. So a response with one that the layer does not know is not stored, unless it is
@@ -83,10 +86,9 @@ use super::{
 /// [shared](https://docs.rs/tower/latest/tower/make/struct.Shared.html) among connections, and
 /// axum's own body.
 ///
-/// ```
-/// # async fn f(site: perennial::Perennial, router: axum::Router, listener: tokio::net::TcpListener) -> std::io::Result<()> {
-/// use axum::{body::Body, http::Response};
-/// use tower::{ServiceBuilder, make::Shared};
+/// ``` # async fn f(site: perennial::Perennial, router: axum::Router, listener:
+/// tokio::net::TcpListener) -> std::io::Result<()> { use axum::{body::Body, http::Response}; use
+/// tower::{ServiceBuilder, make::Shared};
 ///
 /// let app = ServiceBuilder::new()
 ///     .map_response(|response: Response<_>| response.map(Body::new))
@@ -100,8 +102,8 @@ use super::{
 ///
 /// The guide has [a whole server](crate::guide::without_axum).
 ///
-/// If the body's type has no `Default`, as hyper's `Incoming`, wrap it in an `Option`. The generator's request then has
-/// `None`:
+/// If the body's type has no `Default`, as hyper's `Incoming`, wrap it in an `Option`. The
+/// generator's request then has `None`:
 ///
 /// ```
 /// # use bytes::Bytes;

@@ -69,7 +69,7 @@ impl OwnRequest {
 
     /// Returns the layer's answer, or `None` if no layer has answered.
     pub(crate) fn served(&self) -> Option<Served> {
-        // A visitor who can be served an old version never gets the failure.
+        // Nobody who could be served an old version comes here, so the visitor gets the failure.
         if self.answers.has_failed.load(Relaxed) {
             return Some(Served::Failed);
         }

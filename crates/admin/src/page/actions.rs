@@ -163,15 +163,14 @@ pub(crate) async fn ask_many(
         What::Tag => EntryFilter::new().tag(&name),
     };
     let found = admin.site.entries(&filter.limit(COUNTED)).await?;
-    let number = found.entries.len();
-    let matching = match (name.is_empty(), found.next.is_some()) {
-        (true, false) => format!("This concerns all {number} stored entries of the site. "),
-        (true, true) => {
-            format!("This concerns all stored entries of the site, which are at least {number}. ")
-        }
-        (false, false) if number == 1 => "One stored entry matches. ".to_owned(),
-        (false, false) => format!("{number} stored entries match. "),
-        (false, true) => format!("At least {number} stored entries match. "),
+    let at_least = if found.next.is_some() {
+        "at least "
+    } else {
+        ""
+    };
+    let matching = match &*name {
+        "" => "This concerns every stored entry of the site: ",
+        _ => "Stored entries that match: ",
     };
     let (button, word, effect) = match act {
         OnMany::Invalidate => (
@@ -185,7 +184,7 @@ pub(crate) async fn ask_many(
             "Each is removed now. The next visitors wait for a new version.",
         ),
     };
-    let text = html! { (matching) (effect) };
+    let text = html! { (matching) (at_least) (found.entries.len()) ". " (effect) };
     let fields = [("what", what.word()), ("name", &*name), ("act", word)];
     let action = format!("act/many?{}", query(&fields));
     Ok(confirm(&viewer, button, &name, &text, &action))

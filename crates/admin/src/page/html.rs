@@ -177,6 +177,13 @@ mod tests {
 
     #[test]
     fn units_are_readable() {
+        let short_times = [999, 1000, 1050, 1500, 9900, 10_900]
+            .map(Duration::from_millis)
+            .map(time);
+        assert_eq!(
+            short_times,
+            ["999 ms", "1 s", "1 s", "1.5 s", "9.9 s", "10 s"]
+        );
         let times = [0, 59, 60, 3599, 3600, 90_000].map(|it| time(Duration::from_secs(it)));
         assert_eq!(
             times,
