@@ -86,9 +86,10 @@ use super::{
 /// [shared](https://docs.rs/tower/latest/tower/make/struct.Shared.html) among connections, and
 /// axum's own body.
 ///
-/// ``` # async fn f(site: perennial::Perennial, router: axum::Router, listener:
-/// tokio::net::TcpListener) -> std::io::Result<()> { use axum::{body::Body, http::Response}; use
-/// tower::{ServiceBuilder, make::Shared};
+/// ```
+/// # async fn f(site: perennial::Perennial, router: axum::Router, listener: tokio::net::TcpListener) -> std::io::Result<()> {
+/// use axum::{body::Body, http::Response};
+/// use tower::{ServiceBuilder, make::Shared};
 ///
 /// let app = ServiceBuilder::new()
 ///     .map_response(|response: Response<_>| response.map(Body::new))
