@@ -45,7 +45,7 @@ struct Extent {
 }
 
 #[tokio::main]
-async fn main() {
+pub(crate) async fn main() {
     let extent = if std::env::args().any(|argument| argument == "--bench") {
         Extent {
             turn: Duration::from_secs(1),

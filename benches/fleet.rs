@@ -83,7 +83,7 @@ struct Origin {
 }
 
 #[tokio::main]
-async fn main() {
+pub(crate) async fn main() {
     let all = std::env::args().any(|argument| argument == "--bench");
     println!(
         "| database | processes | pages | statements per second | syncs | reads | writes | time until another process serves the new version: median | 99 % |"

@@ -53,7 +53,7 @@ static EXTENT: LazyLock<Extent> = LazyLock::new(|| {
     }
 });
 
-fn main() {
+pub(crate) fn main() {
     let runtime = Runtime::new().expect("a runtime");
     // On tasks, as in a server.
     let _inside = runtime.enter();

@@ -32,7 +32,7 @@ fn main() {
 async fn measure(count: u32) {
     let folder = tempfile::tempdir().expect("a folder");
     let url = format!("sqlite://{}", folder.path().join("site.db").display());
-    // With a process of before, which has made the tables and a page.
+    // An earlier process has made the tables and a page.
     let before = Perennial::open(&url).await.expect("opens");
     visit(&before).await;
     before.shutdown().await;

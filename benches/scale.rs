@@ -87,7 +87,7 @@ async fn run(case: Case) {
     let store = Arc::new(Counting::new());
     let policy = Refresh::every(Duration::from_secs(case.interval)).in_background();
     let mut random = Random(7);
-    // The pages have different ages, as after a while.
+    // The pages have different ages, as in a site that has been running for some time.
     for key in 0..case.keys {
         let age = Duration::from_micros(random.below(case.interval * 1_000_000));
         let content = Response::new(Bytes::from_static(b"content"));
@@ -145,8 +145,8 @@ fn row(case: Case, [reads, writes, refused]: [u64; 3]) {
     } = case;
     let requests = (processes * rate) as u64 * interval;
     let second = |count: u64| count as f64 / interval as f64;
-    // Computes the probes of a process for a key: one that finds the lease of another process, and
-    // one for the new version, at most a probe for each request.
+    // Computes how often a process probes a key in one interval: once to find the lease of another
+    // process, and once for the new version, but not more often than requests come.
     let asked = rate as f64 * (interval + generator) as f64 / keys as f64;
     let looks = 2_f64.min(asked);
     // The age counts from the generation.

@@ -42,7 +42,7 @@ static EXTENT: LazyLock<Extent> = LazyLock::new(|| {
 });
 
 #[tokio::main]
-async fn main() {
+pub(crate) async fn main() {
     load().await;
     million().await;
 }

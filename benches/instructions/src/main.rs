@@ -47,12 +47,12 @@ fn page(_: usize) -> String {
 
 fn run<B: Body<Data = Bytes>>(app: &impl Side<B>, requests: usize, path: impl Fn(usize) -> String) {
     let mut app = app.clone();
-    // The first request of each page is not counted.
+    // The first request for each page is not counted.
     for number in 0..PAGES {
         let _ = Handle::current().block_on(app.call(request(&path(number))));
     }
-    // A page has no `Last-Modified` within its first second, as a client that has it may miss a
-    // second change within that second. The usual hit comes later.
+    // Within the first second of its life, a page has no `Last-Modified`, because it may change
+    // once more within that second. The usual hit comes later.
     std::thread::sleep(Duration::from_secs(1));
     for number in 0..requests {
         let request = || request(&path(number));

@@ -3,12 +3,20 @@
 //!
 //! `cargo run --release` in this folder measures all of them in turns in one process and prints a
 //! table; `cargo run --release -- serve SIDE ADDRESS` serves one over HTTP, for `scripts/bench`. The
-//! other commands, `cold`, `contents` and `tiers`, measure what their modules say. They are one program,
-//! as each program would compile the engine's generic code again.
+//! other commands measure what their modules say. They are one program, together with Perennial's own
+//! benchmarks in the folder above, because each further program would compile the engine's generic code again.
 
 mod cold;
 mod contents;
+#[path = "../../database.rs"]
+mod database;
+#[path = "../../fleet.rs"]
+mod fleet;
+#[path = "../../hit.rs"]
+mod hit;
 mod sides;
+#[path = "../../site.rs"]
+mod site;
 mod tiers;
 
 use std::{
@@ -40,9 +48,14 @@ fn main() {
         ["serve", name, address] => serve(name, address),
         ["cold"] => cold::measure(),
         ["contents"] => contents::measure(),
+        // As cargo calls them.
+        ["database", "--bench"] => database::main(),
+        ["fleet", "--bench"] => fleet::main(),
+        ["hit", "--bench"] => hit::main(),
+        ["site", "--bench"] => site::main(),
         ["tiers"] => tiers::measure(),
         _ => eprintln!(
-            "usage: no argument, to measure all sides; cold, contents or tiers; or serve SIDE ADDRESS, where SIDE is one of: {}, around, compressed, precompressed",
+            "usage: no argument, to measure all sides; cold, contents or tiers; database, fleet, hit or site with --bench; or serve SIDE ADDRESS, where SIDE is one of: {}, around, compressed, precompressed",
             Side::ALL.map(Side::name).join(", ")
         ),
     }
@@ -131,7 +144,7 @@ where
         assert!(response.headers().contains_key(header::CONTENT_TYPE));
         let body = response.into_body().collect().await.expect("a body");
         assert_eq!(body.to_bytes().len(), size);
-        // One of the caches stores in a task of its own.
+        // One of the caches stores a response in a task of its own, after it has answered.
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     Box::new(move || {
@@ -149,7 +162,7 @@ where
     let start = Instant::now();
     let mut requests = 0;
     while start.elapsed() < TURN {
-        // Each side reads the clock after each request.
+        // The clock is read after each request, on every side, so the reading costs all sides the same.
         for _ in 0..20 {
             let mut body = ask(&mut app).await.into_body();
             while let Some(frame) = body.frame().await {
