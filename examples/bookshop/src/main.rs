@@ -16,7 +16,6 @@ mod shop;
 
 use std::process::ExitCode;
 
-use axum::Router;
 use options::{Mode, Options};
 
 #[tokio::main]
@@ -36,7 +35,7 @@ async fn main() -> ExitCode {
     let ended = match options.mode {
         Mode::Page => demo::run(&options).await,
         Mode::Plain => demo::plain::run(&options).await,
-        Mode::Shop => shop::run(&options, |_| Router::new()).await,
+        Mode::Shop => shop::run(&options, |_, shop| shop).await,
         Mode::Controlled => {
             demo::copy::ends_with_its_parent();
             shop::run(&options, demo::copy::router).await

@@ -32,10 +32,10 @@ use sqlx::{AnyPool, AssertSqlSafe};
 use crate::options::Options;
 use example_common as common;
 
-/// Opens the shop, and serves `beside` beside its pages.
+/// Opens the shop, with its routes as `finish` returns them.
 pub(crate) async fn run(
     options: &Options,
-    beside: impl FnOnce(&Perennial) -> Router,
+    finish: impl FnOnce(&Perennial, Router) -> Router,
 ) -> Result<(), Box<dyn Error>> {
     let listener = common::listen(&options.listen).await?;
     // The shop's own tables, through sqlx's pool for any kind of database. A pool for one kind
@@ -69,7 +69,8 @@ pub(crate) async fn run(
         .route("/books/{id}", get(book))
         .route("/buy/{id}", post(buy))
         .route("/hello", post(hello))
-        // The trigger names the lists; the layer shows their author the change at once.
+        // The trigger names the tag of the lists. The layer lets the visitor who added the book see the new
+        // lists at once.
         .route(
             "/books",
             post(add_book).layer(site.invalidate_by_response_tags()),
@@ -77,8 +78,8 @@ pub(crate) async fn run(
         .route("/best-sellers", get(best_sellers).layer(list(best)))
         .route("/new-releases", get(new_releases).layer(list(new)))
         .fallback(async || Failure::NotFound)
-        .with_state(shop)
-        .merge(beside(&site));
+        .with_state(shop);
+    let app = finish(&site, app);
 
     introduce(options, listener.local_addr()?);
     axum::serve(listener, app)

@@ -101,8 +101,8 @@ fn until_next_round(now: SystemTime) -> Duration {
     next.duration_since(now).unwrap_or(ROUND)
 }
 
-/// Returns the routes of the demonstration.
-pub(crate) fn router(site: &Perennial) -> Router {
+/// Returns the routes of a shop, with those of the demonstration beside them.
+pub(crate) fn router(site: &Perennial, shop: Router) -> Router {
     let (controls, own) = (Arc::new(Controls::default()), OwnCache::default());
     let policy = Refresh::every(ROUND)
         .in_background()
@@ -131,9 +131,10 @@ pub(crate) fn router(site: &Perennial) -> Router {
         // The streams of open status pages end.
         shutdown.cancel();
     });
-    let page = Router::new().route("/demo", with.layer(site.layer(&policy)));
-    let status = status.pages(page.clone()).router();
-    page.route("/own", without)
+    let pages = shop.route("/demo", with.layer(site.layer(&policy)));
+    let status = status.pages(pages.clone()).router();
+    pages
+        .route("/own", without)
         .route(
             "/own/invalidate",
             post(async move || invalidated.invalidate()),

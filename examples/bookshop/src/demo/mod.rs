@@ -36,6 +36,12 @@ const KEY: &str = "/demo";
 /// The time between two looks at the leases in the database.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// The time from the start to the first deploy.
+const FIRST_DEPLOY: Duration = Duration::from_secs(10);
+
+/// The time between two deploys.
+const BETWEEN_DEPLOYS: Duration = Duration::from_secs(120);
+
 struct Demo {
     site: Perennial,
     database: String,
@@ -54,6 +60,7 @@ pub(crate) async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let address = listener.local_addr()?;
     let demo = Demo::start(options, address.ip()).await?;
     demo.introduce(address);
+    demo.deploy_now_and_then();
     axum::serve(listener, pages::router(&demo))
         .with_graceful_shutdown(common::told_to_stop())
         .await?;
@@ -107,6 +114,23 @@ impl Demo {
              Its generator takes {} s. Shop A is at http://{a}/ and shop B at http://{b}/\n{stop}",
             self.slow.as_secs_f64(),
         ));
+    }
+
+    /// Restarts the shops from time to time, except during a story. The page stays in the database, and a cache in the
+    /// process is empty afterwards.
+    fn deploy_now_and_then(self: &Arc<Self>) {
+        let demo = Arc::clone(self);
+        tokio::spawn(async move {
+            let mut pause = FIRST_DEPLOY;
+            loop {
+                tokio::time::sleep(pause).await;
+                pause = BETWEEN_DEPLOYS;
+                let _alone = demo.story.lock().await;
+                if let Err(error) = demo.shops.deploy().await {
+                    tracing::error!(%error, "a shop does not start again");
+                }
+            }
+        });
     }
 
     fn watch_leases(self: &Arc<Self>) {

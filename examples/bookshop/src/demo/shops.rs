@@ -20,11 +20,13 @@ use super::{copy::Settings, visitors::request};
 /// The time for which a frozen process stands still.
 const FROZEN: Duration = Duration::from_secs(8);
 
+/// The time in which a shop ends that was told to: it still answers the visitors that it has.
+const LAST_VISITORS: Duration = Duration::from_secs(15);
+
 type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
 
 pub(super) struct Shops {
     database: String,
-    ip: IpAddr,
     since: SystemTime,
     shops: [Mutex<Shop>; 2],
     /// All processes since the start, with the numbers of their shops.
@@ -33,7 +35,8 @@ pub(super) struct Shops {
 }
 
 struct Shop {
-    child: Child,
+    /// `None` while a deploy waits for its end.
+    child: Option<Child>,
     address: SocketAddr,
     frozen_until: Option<Instant>,
     is_up: bool,
@@ -41,7 +44,8 @@ struct Shop {
 
 impl Shop {
     fn pid(&self) -> Option<i32> {
-        self.child.id().and_then(|id| i32::try_from(id).ok())
+        let child = self.child.as_ref()?;
+        child.id().and_then(|id| i32::try_from(id).ok())
     }
 
     fn signal(&self, signal: Signal) {
@@ -69,22 +73,23 @@ impl Shops {
             held: false,
         };
         let since = SystemTime::now();
-        let [a, b] = [shop(database, ip).await?, shop(database, ip).await?];
+        let any = SocketAddr::new(ip, 0);
+        let [a, b] = [shop(database, any).await?, shop(database, any).await?];
         let shops = Self {
             database: database.to_owned(),
-            ip,
             since,
             shops: [Mutex::new(a), Mutex::new(b)],
             pids: Mutex::default(),
             settings: Mutex::new(settings),
         };
-        (0..2).for_each(|number| shops.remember(number));
+        for number in 0..2 {
+            shops.remember(number, lock(&shops.shops[number]).pid());
+        }
         shops.set(settings).await?;
         Ok(shops)
     }
 
-    fn remember(&self, number: usize) {
-        let pid = lock(&self.shops[number]).pid();
+    fn remember(&self, number: usize, pid: Option<i32>) {
         lock(&self.pids).extend(pid.map(|pid| (pid, number)));
     }
 
@@ -137,13 +142,7 @@ impl Shops {
     /// Sets the generator in both shops.
     pub(super) async fn set(&self, settings: Settings) -> Outcome {
         *lock(&self.settings) = settings;
-        let Settings {
-            delay_ms,
-            fails,
-            held,
-        } = settings;
-        let path = format!("/set?delay_ms={delay_ms}&fails={fails}&held={held}");
-        self.tell(&path).await
+        self.tell(&path_of(settings)).await
     }
 
     /// Makes the page stale in both shops' own caches. Only the shops themselves can do so.
@@ -163,11 +162,41 @@ impl Shops {
         shop.is_up = false;
     }
 
+    /// Starts a shop that has ended, at its address, and opens it to visitors.
     pub(super) async fn restart(&self, number: usize) -> Outcome {
-        let fresh = shop(&self.database, self.ip).await?;
+        if lock(&self.shops[number]).is_up {
+            return Ok(());
+        }
+        let address = self.address(number);
+        let fresh = shop(&self.database, address).await?;
+        self.remember(number, fresh.pid());
+        request("POST", address, &path_of(self.settings())).await?;
         *lock(&self.shops[number]) = fresh;
-        self.remember(number);
-        self.set(self.settings()).await
+        Ok(())
+    }
+
+    /// Restarts both shops, one after the other, as a deploy does. A shop that is closed already is left alone.
+    pub(super) async fn deploy(&self) -> Outcome {
+        for number in 0..2 {
+            if !self.is_open(number) {
+                continue;
+            }
+            let mut old = {
+                let mut shop = lock(&self.shops[number]);
+                shop.signal(Signal::TERM);
+                shop.is_up = false;
+                shop.child.take()
+            };
+            if let Some(old) = &mut old
+                && tokio::time::timeout(LAST_VISITORS, old.wait())
+                    .await
+                    .is_err()
+            {
+                old.kill().await?;
+            }
+            self.restart(number).await?;
+        }
+        Ok(())
     }
 
     pub(super) async fn kill_and_restart(&self, number: usize) -> Outcome {
@@ -201,9 +230,18 @@ impl Shops {
     }
 }
 
-/// Starts a shop and waits until it is open.
-async fn shop(database: &str, ip: IpAddr) -> Result<Shop, Box<dyn Error + Send + Sync>> {
-    let listen = SocketAddr::new(ip, 0).to_string();
+fn path_of(settings: Settings) -> String {
+    let Settings {
+        delay_ms,
+        fails,
+        held,
+    } = settings;
+    format!("/set?delay_ms={delay_ms}&fails={fails}&held={held}")
+}
+
+/// Starts a shop at an address, and waits until it is open.
+async fn shop(database: &str, address: SocketAddr) -> Result<Shop, Box<dyn Error + Send + Sync>> {
+    let listen = address.to_string();
     let mut child = Command::new(std::env::current_exe()?)
         .args(["--controlled", "--listen", &listen, "--database", database])
         // Ends the child when this process ends.
@@ -225,7 +263,7 @@ async fn shop(database: &str, ip: IpAddr) -> Result<Shop, Box<dyn Error + Send +
     // A full pipe would block the shop.
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
     Ok(Shop {
-        child,
+        child: Some(child),
         address,
         frozen_until: None,
         is_up: true,
