@@ -6,6 +6,7 @@
 //! The [guide](crate::guide::monitoring) lists both.
 
 mod counters;
+mod failures;
 mod log;
 #[cfg(feature = "metrics")]
 pub(crate) mod metrics;
@@ -20,10 +21,11 @@ use perennial_store::error::words::seconds;
 use perennial_store::{Fence, LockKind};
 
 pub use counters::Stats;
+pub use failures::FailedRegeneration;
 pub use observer::Events;
 pub(crate) use observer::{Frequent, Observer};
 pub use perennial_store::{Epoch, LockLoss};
-pub(crate) use process_stats::LastHour;
+pub(crate) use process_stats::{Figures, LastHour};
 pub use process_stats::{MinuteStats, ProcessStats};
 pub use words::{Bypass, Outcome, Reason, Served};
 
@@ -89,8 +91,8 @@ pub enum Event {
         epoch: Epoch,
     },
     /// A page with tags was regenerated because of its age, and its content had changed although nobody had
-    /// invalidated it. Some code, or a trigger, has forgotten a tag. The event is emitted a few seconds later,
-    /// when the next request comes.
+    /// invalidated it. Some code, or a trigger, has forgotten a tag. The event is emitted when the first
+    /// request has come at least a few seconds later.
     MissedInvalidation(Arc<MissedInvalidation>),
     /// This process has purged a resource.
     #[non_exhaustive]
@@ -147,7 +149,8 @@ pub enum Event {
         /// The fence of the lease.
         fence: Fence,
     },
-    /// An attempt did not get the lock: another holder has it, or has had it since it was last seen.
+    /// An attempt did not get the lock: another holder has it, or has had it since the caller last read the
+    /// lock's fence.
     #[non_exhaustive]
     LockContended {
         /// The lock's kind.
@@ -175,7 +178,7 @@ pub enum Event {
         /// The lock's name.
         name: Arc<str>,
     },
-    /// A repeated idempotent request was answered by the stored response.
+    /// A repeated idempotent request was answered with the stored response.
     #[non_exhaustive]
     IdempotentReplay {
         /// The name of the request's row.

@@ -17,8 +17,9 @@ use tokio::sync::broadcast::{self, Receiver, error::RecvError};
 use tokio_util::sync::ReusableBoxFuture;
 
 use super::{
-    Event,
+    Event, Outcome,
     counters::Counters,
+    failures::{FailedRegeneration, Failures},
     log::{is_logged, log},
 };
 use crate::ordered::assert_no_lock_is_held;
@@ -33,6 +34,7 @@ pub(crate) struct Observer(Arc<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     counters: Counters,
+    failures: Failures,
     /// Created for the first subscriber.
     subscribers: OnceLock<broadcast::Sender<Event>>,
 }
@@ -41,7 +43,12 @@ impl Observer {
     pub(crate) fn emit(&self, event: Event) {
         assert_no_lock_is_held();
         match &event {
-            Event::Regenerated(ended) => self.0.counters.regenerated(ended.outcome),
+            Event::Regenerated(ended) => {
+                self.0.counters.regenerated(ended.outcome);
+                if matches!(ended.outcome, Outcome::Failed | Outcome::TimedOut) {
+                    self.0.failures.add(ended);
+                }
+            }
             Event::NotRegenerated { outcome, .. } => self.0.counters.regenerated(*outcome),
             Event::MissedInvalidation(_) => self.0.counters.missed_invalidation(),
             _ => {}
@@ -83,6 +90,11 @@ impl Observer {
     #[inline]
     pub(crate) fn counters(&self) -> &Counters {
         &self.0.counters
+    }
+
+    /// Returns the latest failures, the latest one first.
+    pub(crate) fn failures(&self) -> Vec<FailedRegeneration> {
+        self.0.failures.latest()
     }
 
     /// Counts a key that had to leave memory.

@@ -11,7 +11,7 @@ use perennial_store::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Outcome, Served, Stats};
+use super::{FailedRegeneration, Outcome, Served, Stats};
 
 /// The figures of one process of a site; from [`Perennial::processes`](crate::Perennial::processes).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -32,11 +32,16 @@ pub struct ProcessStats {
     /// How long ago the figures were written: ten seconds at most while the process runs and reaches the database.
     #[serde(rename = "silent_for_s", serialize_with = "seconds")]
     pub silent_for: Duration,
+    /// Whether the process was [shut down](crate::Perennial::shutdown). These are its last figures then.
+    pub ended: bool,
     /// The figures.
     pub stats: Stats,
     /// What happened in each minute of the last hour, the oldest one first. A minute in which nothing happened is left
     /// out.
     pub last_hour: Vec<MinuteStats>,
+    /// The latest failures, five at most, the latest one first. Their [`ago`](FailedRegeneration::ago) is counted back
+    /// from now, as far as the database's clock tells it.
+    pub failures: Vec<FailedRegeneration>,
 }
 
 /// What happened in one minute of a process; in [`ProcessStats::last_hour`].
@@ -112,7 +117,7 @@ impl LastHour {
     }
 
     /// Returns the minutes in which something happened, as numbers in the order of the fields.
-    fn rows(&self) -> Vec<[u64; 6]> {
+    pub(crate) fn rows(&self) -> Vec<[u64; 6]> {
         let busy = self
             .minutes
             .iter()
@@ -131,42 +136,33 @@ impl LastHour {
     }
 }
 
-/// The text of the row.
+/// The text of a row.
 #[derive(Serialize, Deserialize)]
-struct Text {
-    label: String,
-    version: String,
-    revision: Option<String>,
-    up_for_s: f64,
-    stats: Stats,
-    #[serde(default)]
-    last_hour: Vec<[u64; 6]>,
+pub(crate) struct Figures {
+    pub(crate) label: String,
+    pub(crate) version: String,
+    pub(crate) revision: Option<String>,
+    pub(crate) up_for_s: f64,
+    pub(crate) ended: bool,
+    pub(crate) stats: Stats,
+    /// See [`LastHour::rows`].
+    pub(crate) last_hour: Vec<[u64; 6]>,
+    /// Their times are counted back from the writing of the row.
+    pub(crate) failures: Vec<FailedRegeneration>,
+}
+
+impl Figures {
+    /// Returns the text of this process's row.
+    pub(crate) fn encode(&self) -> String {
+        serde_json::to_string(self).expect("texts and numbers have a JSON form")
+    }
 }
 
 impl ProcessStats {
-    /// Returns the text of this process's row.
-    pub(crate) fn encode(
-        label: &str,
-        revision: Option<&str>,
-        up_for: Duration,
-        stats: Stats,
-        last_hour: &LastHour,
-    ) -> String {
-        let text = Text {
-            label: label.to_owned(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            revision: revision.map(str::to_owned),
-            up_for_s: up_for.as_secs_f64(),
-            stats,
-            last_hour: last_hour.rows(),
-        };
-        serde_json::to_string(&text).expect("texts and numbers have a JSON form")
-    }
-
     /// Reads a row. `None` means that another release has written it, with different figures.
     pub(crate) fn decode(row: &ProcessRow) -> Option<Self> {
-        let text: Text = serde_json::from_str(&row.figures).ok()?;
-        let last_hour = text.last_hour.into_iter();
+        let figures: Figures = serde_json::from_str(&row.figures).ok()?;
+        let last_hour = figures.last_hour.into_iter();
         let last_hour = last_hour.map(
             |[minute, requests, hits, waited, regenerations, failures]| MinuteStats {
                 minute,
@@ -177,15 +173,22 @@ impl ProcessStats {
                 failures,
             },
         );
+        let failures = figures.failures.into_iter();
+        let failures = failures.map(|failure| FailedRegeneration {
+            ago: row.age.saturating_add(failure.ago),
+            ..failure
+        });
         Some(Self {
-            label: text.label,
-            version: text.version,
-            revision: text.revision,
-            up_for: of_seconds(text.up_for_s),
+            label: figures.label,
+            version: figures.version,
+            revision: figures.revision,
+            up_for: of_seconds(figures.up_for_s),
             noted_at: row.noted_at,
             silent_for: row.age,
-            stats: text.stats,
+            ended: figures.ended,
+            stats: figures.stats,
             last_hour: last_hour.collect(),
+            failures: failures.collect(),
         })
     }
 }

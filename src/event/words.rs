@@ -77,7 +77,7 @@ words! {
         TooManyKeys => "too-many-keys",
         /// The response has `Set-Cookie`, `private` or `no-store`.
         Private => "private",
-        /// The response's `Vary` has a header that is not in the key.
+        /// The response's `Vary` names a header that is not in the key.
         Vary => "vary",
         /// The response has an extension that an outer middleware may need; see
         /// [Extensions](crate::layer::RefreshLayer#extensions).
@@ -108,7 +108,7 @@ impl Outcome {
     }
 }
 
-// Each reason is named in both functions, so that the compiler asks about a new one.
+// Both functions name each reason, so that the compiler demands an answer for a new one in both.
 impl Bypass {
     /// Returns true if the response may be one visitor's own. It then gets `Cache-Control: private`.
     pub(crate) fn is_of_a_visitor(self) -> bool {

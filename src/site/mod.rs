@@ -61,9 +61,10 @@ impl InvalidateLayer {
 }
 
 impl Perennial {
-    /// Opens a database with a pool of five connections, and makes or upgrades Perennial's tables:
-    /// `sqlite://site.db` (a file in the current folder), `postgres://user:password@host/database`
-    /// or `mysql://user:password@host/database` (also for MariaDB).
+    /// Opens a database with a pool of five connections, and makes or upgrades Perennial's tables.
+    /// `url` is `sqlite://site.db` (a file in the current folder),
+    /// `postgres://user:password@host/database` or `mysql://user:password@host/database` (also for
+    /// MariaDB).
     ///
     /// A missing SQLite file is created. An SQLite database is set to WAL mode, with `synchronous =
     /// NORMAL`: a power failure may lose the last commits.
@@ -587,8 +588,8 @@ impl Perennial {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future cancels no regeneration. A process that [shares its figures](Self::share_stats) then stays among
-    /// the [`processes`](Self::processes) for an hour.
+    /// Dropping the future cancels no regeneration. A process that [shares its figures](Self::share_stats) may then look as if
+    /// it had crashed.
     pub async fn shutdown(&self) {
         self.cache.shutdown().await;
         self.sharing.end(&self.cache).await;

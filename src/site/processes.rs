@@ -3,14 +3,14 @@
 
 use std::sync::{Arc, OnceLock, Weak};
 
-use perennial_store::{Error, ForgetProcess, NoteProcess, Processes};
+use perennial_store::{Error, NoteProcess, Processes, PruneProcesses};
 use tokio::{sync::Mutex, time::Instant};
 use tracing::Instrument;
 
 use super::Perennial;
 use crate::{
     cache::Cache,
-    event::{LastHour, ProcessStats},
+    event::{Figures, LastHour, ProcessStats},
     timing::{PROCESS_FORGOTTEN_AFTER, PROCESS_STATS_INTERVAL},
 };
 
@@ -27,8 +27,8 @@ struct OwnRow {
     since: Instant,
     /// The time at that moment by this process's clock, in seconds since 1970.
     began: u64,
-    /// Held while the row is written or removed, so that no write comes after the removal.
-    turn: Mutex<()>,
+    /// Locked while the row is written, so that the last figures are written last.
+    last_hour: Mutex<LastHour>,
 }
 
 impl Perennial {
@@ -46,9 +46,10 @@ impl Perennial {
     /// # Ok(()) }
     /// ```
     ///
-    /// A task writes one row of 2 to 5 KB into the database at once, and then every ten seconds, until the
-    /// [shutdown](Self::shutdown) or until the site is dropped. The row of a process that has crashed is removed
-    /// within two hours, by another process that shares its figures. Calling it again does nothing.
+    /// A task writes one row of 2 to 6 KB into the database at once, and then every ten seconds, until the
+    /// [shutdown](Self::shutdown), which writes the last figures, or until the site is dropped. The row of a process
+    /// that has ended is removed within two hours, by another process that shares its figures. Calling it again does
+    /// nothing.
     ///
     /// # Panics
     ///
@@ -61,7 +62,7 @@ impl Perennial {
                 name: uuid::Uuid::new_v4().simple().to_string(),
                 since: Instant::now(),
                 began: unix_seconds(self.cache.store().wall_clock()),
-                turn: Mutex::new(()),
+                last_hour: Mutex::default(),
             })
         });
         if is_first {
@@ -71,7 +72,9 @@ impl Perennial {
     }
 
     /// Returns the figures of the processes that [share](Self::share_stats) theirs, the latest ones first, a thousand at
-    /// most. One that was [shut down](Self::shutdown) is not among them. A process that has crashed is among them for up to an hour, with the time since its last sign of life.
+    /// most. A process that has ended stays among them for an hour, so that the figures of the last hour are complete
+    /// after a deploy. [`ended`](ProcessStats::ended) tells whether it was [shut down](Self::shutdown). If it was not,
+    /// it has crashed or does not reach the database, and [`silent_for`](ProcessStats::silent_for) tells since when.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
@@ -95,31 +98,36 @@ impl Perennial {
     }
 }
 
-/// Returns whole seconds of a time in microseconds since 1970.
+/// Converts microseconds since 1970 to whole seconds since 1970.
 fn unix_seconds(micros: i64) -> u64 {
     u64::try_from(micros).unwrap_or_default() / 1_000_000
 }
 
 impl Sharing {
-    /// Removes this process from the list.
+    /// Writes the last figures of this process, after its shutdown.
     pub(super) async fn end(&self, cache: &Cache) {
         if let Some(shared) = self.0.get() {
-            // The store logs an error, and another process removes the row later.
-            let _ = shared.forget(cache).await;
+            let mut last_hour = shared.last_hour.lock().await;
+            shared.write(cache, &mut last_hour, true).await;
         }
     }
 }
 
 /// Writes the figures until the site ends.
 async fn share(cache: Weak<Cache>, shared: Arc<OwnRow>) {
-    let (mut forgotten_at, mut last_hour) = (None::<Instant>, LastHour::default());
+    let mut pruned_at = None::<Instant>;
     while let Some(cache) = cache.upgrade() {
-        let is_due = forgotten_at.is_none_or(|at| at.elapsed() >= PROCESS_FORGOTTEN_AFTER);
-        if is_due && shared.forget(&cache).await.is_ok() {
-            forgotten_at = Some(Instant::now());
+        let is_due = pruned_at.is_none_or(|at| at.elapsed() >= PROCESS_FORGOTTEN_AFTER);
+        let prune = PruneProcesses::new(PROCESS_FORGOTTEN_AFTER);
+        if is_due && cache.store().call(prune).await.is_ok() {
+            pruned_at = Some(Instant::now());
         }
-        if !shared.note(&cache, &mut last_hour).await {
-            return;
+        {
+            let mut last_hour = shared.last_hour.lock().await;
+            if cache.is_shutting_down() {
+                return;
+            }
+            shared.write(&cache, &mut last_hour, false).await;
         }
         drop(cache);
         tokio::time::sleep(PROCESS_STATS_INTERVAL).await;
@@ -127,29 +135,22 @@ async fn share(cache: Weak<Cache>, shared: Arc<OwnRow>) {
 }
 
 impl OwnRow {
-    /// Removes the row of this process, and those of processes that have long been silent.
-    async fn forget(&self, cache: &Cache) -> Result<(), Error> {
-        let _turn = self.turn.lock().await;
-        let forget = ForgetProcess::new(&*self.name, PROCESS_FORGOTTEN_AFTER);
-        cache.store().call(forget).await
-    }
-
-    /// Writes the row of this process. Returns false after a shutdown.
-    async fn note(&self, cache: &Cache, last_hour: &mut LastHour) -> bool {
-        let _turn = self.turn.lock().await;
-        if cache.is_shutting_down() {
-            return false;
-        }
-        let (locks, revision) = (cache.locks(), cache.settings().revision.as_deref());
-        let (label, up_for) = (locks.own_label(), self.since.elapsed());
-        let stats = cache.stats();
+    /// Writes the row of this process.
+    async fn write(&self, cache: &Cache, last_hour: &mut LastHour, ended: bool) {
+        let (stats, up_for) = (cache.stats(), self.since.elapsed());
         last_hour.add(&stats, (self.began + up_for.as_secs()) / 60);
-        let figures = ProcessStats::encode(label, revision, up_for, stats, last_hour);
-        // The store logs an error, and the next round tries again.
-        let _ = cache
-            .store()
-            .call(NoteProcess::new(&*self.name, figures))
-            .await;
-        true
+        let figures = Figures {
+            label: cache.locks().own_label().to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            revision: cache.settings().revision.clone(),
+            up_for_s: up_for.as_secs_f64(),
+            ended,
+            stats,
+            last_hour: last_hour.rows(),
+            failures: cache.observer().failures(),
+        };
+        let note = NoteProcess::new(&*self.name, figures.encode());
+        // The store logs an error. While the process runs, the next round tries again.
+        let _ = cache.store().call(note).await;
     }
 }

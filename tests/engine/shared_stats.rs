@@ -6,7 +6,10 @@ use axum::{
     Router,
     http::{StatusCode, Uri},
 };
-use perennial::{DAY, Perennial, Refresh, event::Outcome};
+use perennial::{
+    DAY, Perennial, Refresh,
+    event::{FailedRegeneration, Outcome},
+};
 use perennial_testing::{Database, advance};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -70,8 +73,9 @@ async fn each_process_sees_the_figures_of_all_that_share_theirs() {
     }
 }
 
+/// Otherwise the figures of the last hour would begin anew with each deploy.
 #[tokio::test(start_paused = true)]
-async fn process_that_ends_leaves_the_list_and_a_crashed_one_an_hour_later() {
+async fn process_that_ended_or_crashed_keeps_its_last_figures_for_an_hour() {
     let database = Database::new();
     let [one, ended, crashed] = ["1", "2", "3"].map(|revision| process(&database, revision));
     for site in [&one, &ended, &crashed] {
@@ -79,17 +83,20 @@ async fn process_that_ends_leaves_the_list_and_a_crashed_one_an_hour_later() {
     }
     advance(SECOND).await;
     assert_eq!(listed(&one).await.len(), 3);
+    visit(&ended).await;
     ended.shutdown().await;
-    assert_eq!(listed(&one).await, pairs([("1", 0), ("3", 0)]));
     // Dropped without a shutdown.
     drop((ended, crashed));
     advance(HOUR / 2).await;
-    let processes = one.processes().await.expect("answers");
-    assert_eq!(processes.len(), 2);
-    assert!(
-        processes[1].silent_for >= HOUR / 2 - 11 * SECOND,
-        "{processes:?}"
-    );
+    assert_eq!(listed(&one).await, pairs([("1", 0), ("2", 1), ("3", 0)]));
+    for process in one.processes().await.expect("answers") {
+        let revision = process.revision.as_deref();
+        let is_silent = process.silent_for >= HOUR / 2 - 11 * SECOND;
+        assert_eq!(is_silent, revision != Some("1"), "{process:?}");
+        assert_eq!(process.ended, revision == Some("2"), "{process:?}");
+        let regenerations: u64 = process.last_hour.iter().map(|it| it.regenerations).sum();
+        assert_eq!(regenerations, u64::from(process.ended), "{process:?}");
+    }
     advance(HOUR).await;
     assert_eq!(listed(&one).await, pairs([("1", 0)]));
     let late = process(&database, "4");
@@ -144,6 +151,34 @@ async fn requests_that_waited_are_counted_apart() {
         [requests + it.requests, hits + it.hits, waited + it.waited]
     });
     assert_eq!(figures, [4, 1, 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn latest_failures_of_a_process_stay_known_after_their_cooldown() {
+    let database = Database::new();
+    let site = process(&database, "1");
+    site.share_stats();
+    let fails = async |error: String| {
+        let key = format!("key of {}", error.chars().take(5).collect::<String>());
+        let failed = site.content(&key, DAY, async || Err::<&str, _>(error));
+        assert!(failed.await.is_err());
+    };
+    for number in 0..5 {
+        fails(format!("{number}")).await;
+    }
+    advance(HOUR).await;
+    fails("long".repeat(100)).await;
+    visit(&site).await;
+    advance(MINUTE).await;
+    let processes = site.processes().await.expect("answers");
+    let failures = &processes[0].failures;
+    let errors: Vec<_> = failures.iter().map(|it| it.error.as_str()).collect();
+    assert_eq!(errors[1..], ["4", "3", "2", "1"]);
+    assert!(errors[0].starts_with("longlong") && errors[0].chars().count() == 201);
+    assert_eq!(failures[4].key, "key of 1");
+    let ago = |failure: &FailedRegeneration| failure.ago.as_secs();
+    assert!((60..=71).contains(&ago(&failures[0])), "{failures:?}");
+    assert!((3660..=3671).contains(&ago(&failures[1])), "{failures:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -17,7 +17,7 @@ pub struct LastHour {
     pub requests: u64,
     /// Those of them that were hits.
     pub hits: u64,
-    /// Those of them that no stored version answered. See [`MinuteStats::waited`].
+    /// The requests that no stored version answered. See [`MinuteStats::waited`].
     pub waited: u64,
     /// The regenerations that have ended.
     pub regenerations: u64,

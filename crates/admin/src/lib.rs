@@ -27,7 +27,8 @@
 //! - Each page and each action checks whether the user has access. Only POST changes anything, and a POST from
 //!   another origin is refused (tower-http's `CsrfLayer`): a proxy in front has to keep the `Host` header.
 //! - An action on one entry or lock is refused if the entry or the lock has changed since the operator saw it.
-//!   Its fence shows that. Actions are logged at INFO with the target `perennial_admin` and the user's name.
+//!   The page sends the fence that it showed, and it must still be the current one. Actions are logged at INFO
+//!   with the target `perennial_admin` and the user's name.
 //!
 //! A process with a status page [shares its figures](perennial::Perennial::share_stats), so that each page
 //! shows all processes that have one. The other processes share theirs by calling `site.share_stats()`.
@@ -51,6 +52,6 @@ pub use hour::LastHour;
 pub use hour::rate;
 #[cfg(feature = "page")]
 pub use page::{Access, Admin, CancellationToken};
-pub use report::{Check, Generated, Memory, Report, Verdict};
+pub use report::{Check, Failed, Generated, Memory, Report, Verdict};
 #[doc(hidden)]
 pub use report::{runs, size, time};

@@ -11,7 +11,7 @@ use std::{
 use perennial::{
     Error, Perennial,
     entries::PastVersion,
-    event::{MissedInvalidation, ProcessStats},
+    event::{FailedRegeneration, MissedInvalidation, ProcessStats},
     locks::{LockInfo, LockKind},
 };
 use serde::Serialize;
@@ -57,13 +57,15 @@ pub struct Report {
     pub tables: Vec<(String, u64)>,
     /// The locks of pages in cooldown: their last regeneration has failed.
     pub failing: Vec<LockInfo>,
+    /// The latest failures of the processes that share their figures, the latest one first.
+    pub failures: Vec<Failed>,
     /// The locks that are held, except those of housekeeping.
     pub held: Vec<LockInfo>,
-    /// The latest generations, the latest one first.
+    /// The pages that were generated last, the latest one first.
     pub latest: Vec<Generated>,
-    /// The slowest of the latest 200 generations.
+    /// Of the 200 pages that were generated last, those whose latest generation took longest.
     pub slow: Vec<Generated>,
-    /// The processes that [share their figures](Perennial::share_stats).
+    /// The processes that [share their figures](Perennial::share_stats), with those that have ended in the last hour.
     pub processes: Vec<ProcessStats>,
     /// The pages that had changed although nobody had invalidated them, as far as this process knows, the newest
     /// first.
@@ -89,6 +91,17 @@ pub struct Generated {
     /// The generation.
     #[serde(flatten)]
     pub version: PastVersion,
+}
+
+/// A failed regeneration.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Failed {
+    /// What failed, when and why.
+    #[serde(flatten)]
+    pub regeneration: FailedRegeneration,
+    /// The [label](ProcessStats::label) of the process.
+    pub process: String,
 }
 
 /// A check, with a remedy if there is something to do.
@@ -213,6 +226,16 @@ impl Report {
             bytes: sum.bytes + process.stats.memory_bytes,
             capacity: sum.capacity + process.stats.memory_capacity,
         });
+        let failures = processes.iter().flat_map(|process| {
+            let failures = process.failures.iter().cloned();
+            failures.map(|regeneration| Failed {
+                regeneration,
+                process: process.label.clone(),
+            })
+        });
+        let mut failures: Vec<_> = failures.collect();
+        failures.sort_by_key(|it| it.regeneration.ago);
+        failures.truncate(SHOWN);
         let is_failing = |lock: &LockInfo| lock.kind == LockKind::Page && lock.holder.is_none();
         let is_held =
             |lock: &LockInfo| lock.kind != LockKind::Housekeeping && lock.holder.is_some();
@@ -229,6 +252,7 @@ impl Report {
                 .filter(|lock| is_failing(lock))
                 .cloned()
                 .collect(),
+            failures,
             held: locks.iter().filter(|lock| is_held(lock)).cloned().collect(),
             latest: latest.into_iter().take(SHOWN).collect(),
             slow,
@@ -282,7 +306,7 @@ pub fn runs(process: &ProcessStats) -> String {
 /// Returns true if the process has written its figures recently, so that it must be running and able to reach
 /// the database.
 fn is_alive(process: &ProcessStats) -> bool {
-    process.silent_for < SILENT_AFTER
+    !process.ended && process.silent_for < SILENT_AFTER
 }
 
 /// All processes should run one version of the code, except during a deploy.
@@ -309,9 +333,11 @@ fn versions(processes: &[ProcessStats]) -> Option<Check> {
     })
 }
 
-/// Finds processes that have stopped without a shutdown. A process that is shut down removes its own row.
+/// Finds processes that have stopped without a shutdown.
 fn silent(processes: &[ProcessStats]) -> Option<Check> {
-    let mut silent = processes.iter().filter(|process| !is_alive(process));
+    let mut silent = processes
+        .iter()
+        .filter(|process| !process.ended && !is_alive(process));
     let first = silent.next()?;
     let others = match silent.count() {
         0 => String::new(),

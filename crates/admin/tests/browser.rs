@@ -237,7 +237,7 @@ async fn each_button_works_in_a_browser() {
     page.shows("Nothing is stored under this key.").await;
     assert!(site.entry("/books/1").await.expect("answers").is_none());
 
-    // Hostile keys are text, and their buttons act on them.
+    // Keys that contain markup are shown as text, and the buttons act on exactly these keys.
     page.open("/status/entries?prefix=part/").await;
     let links = page
         .browser

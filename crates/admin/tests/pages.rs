@@ -205,7 +205,7 @@ async fn hostile_texts_are_escaped_everywhere() {
     let label = it.site.locks().label(HOSTILE);
     let _lease = label.lock(HOSTILE).action(HOSTILE).await.expect("is free");
     it.site.invalidate_tag(HOSTILE).await.expect("is stored");
-    // The task of the latest events has run.
+    // By now, the task that collects the latest events has seen all of them.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let key = serde_urlencoded::to_string([("key", HOSTILE)]).expect("is encoded");
     for path in [
@@ -485,7 +485,7 @@ async fn page_explains_whether_a_page_is_cached_and_generates_nothing() {
     }
     assert!(site.site.entry("/a").await.expect("answers").is_none());
     site.get("/a", "guest").await;
-    // No layer answers, so that the handler would run for a guest.
+    // No layer answers for this path, so the handler would run, and would do so for a guest.
     assert_eq!(site.imports.load(SeqCst), 0);
     let (_, text) = site.get("/cache/explain?path=/a", "operator").await;
     for shown in ["hit", "is fresh", "<code>/a</code>", "books"] {

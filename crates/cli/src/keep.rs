@@ -50,8 +50,8 @@ pub(crate) struct KeepOptions {
 impl KeepOptions {
     pub(crate) async fn run(&self) -> Result {
         let failed = |error: std::io::Error| Failure::Failed(error.to_string());
-        // A signal that is sent to the terminal or to the command's process group does not end this process,
-        // which has to end last. `perennial run` passes on the signals that it receives.
+        // A signal from the terminal, or one that is sent to the command's process group, does not end this
+        // process, because it has to end last. `perennial run` passes on the signals that it receives.
         let mut others = Vec::new();
         let ignored = ignored_signals();
         for kind in PASSED_ON {
@@ -118,7 +118,8 @@ impl KeepOptions {
         let since = Instant::now();
         let mut is_told = false;
         while !all_have_ended() {
-            // A pipeline's other programs end a moment later than the last one.
+            // The other programs of a pipeline may end a moment after the last one, so the message waits for
+            // 0.2 s.
             if !is_told && since.elapsed() >= Duration::from_millis(200) {
                 is_told = true;
                 print_line(format_args!(

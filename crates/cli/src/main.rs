@@ -84,7 +84,7 @@ enum Command {
         #[arg(long)]
         body: bool,
     },
-    /// Show when, why and for how long a page was generated.
+    /// Show when and why a page was generated, and how long that took.
     History {
         /// The key, as `perennial entries` shows it.
         key: String,
@@ -176,14 +176,15 @@ enum Command {
     ///
     ///     0 3 * * * DATABASE_URL=postgres://… perennial run nightly -- ./import || [ $? = 75 ]
     ///
-    /// The lock is held until the last process that the command has started has ended, and all of them are
-    /// ended with the lock: on Linux wherever they are, elsewhere those in the command's process group. HUP,
-    /// INT, QUIT, TERM, USR1 and USR2 are passed on to all of them. In the foreground of a terminal, INT and
-    /// QUIT are not passed on, because the terminal itself sends them to the command. Signals that are ignored
-    /// at the start (`nohup`) stay ignored.
+    /// The lock is held until the last process that the command has started has ended. If the lock is lost,
+    /// all of these processes are ended: on Linux wherever they are, elsewhere those in the command's process
+    /// group. HUP, INT, QUIT, TERM, USR1 and USR2 are passed on to all of them. In the foreground of a
+    /// terminal, INT and QUIT are not passed on, because the terminal itself sends them to the command.
+    /// Signals that are ignored at the start (`nohup`) stay ignored.
     ///
-    /// If the machine dies, the lock is free after the lease. If an overlap would do harm even then, the
-    /// command has to check PERENNIAL_FENCE in each of its writes.
+    /// If the machine dies, the lock is free after the lease. A machine that is only paused may go on
+    /// later, while another one runs the command. If that would do harm, the command has to check
+    /// PERENNIAL_FENCE in each of its writes.
     Run(run::RunOptions),
     /// What `run` starts on Linux in place of the command.
     #[cfg(target_os = "linux")]

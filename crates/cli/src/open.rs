@@ -36,7 +36,8 @@ impl Source {
         Perennial::builder()
             .table_prefix(&self.table_prefix)
             .statement_timeout(self.timeout)
-            // No visitor comes, and no page is read in advance.
+            // The command line serves no visitors, and reads no pages in advance, so it needs no memory for
+            // them.
             .memory_capacity(0)
             // The site's own capacity is not known here, so nothing may be removed because of it.
             .store_capacity(u64::MAX)

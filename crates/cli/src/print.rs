@@ -69,7 +69,7 @@ fn escaped(value: &Value) -> String {
         match c {
             // This line break is part of the JSON's own layout; line breaks inside strings are already escaped.
             '\n' => escaped.push(c),
-            // No such character needs more than four hexadecimal digits.
+            // Four hexadecimal digits are enough for each of these characters.
             _ if acts(c) => escaped.push_str(&format!("\\u{:04x}", u32::from(c))),
             _ => escaped.push(c),
         }

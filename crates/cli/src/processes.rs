@@ -33,7 +33,8 @@ impl Processes {
         let mut next = 0;
         while let Some(parent) = found.get(next).copied() {
             let children = stats.iter().filter(|stat| stat.parent == parent);
-            // A process ID may be used again meanwhile, so that the process tree seems to contain a cycle.
+            // A process ID may be reused between two reads, and then the process tree seems to contain a
+            // cycle.
             let new: Vec<_> = children
                 .map(|stat| stat.pid)
                 .filter(|pid| !found.contains(pid))

@@ -1,5 +1,5 @@
-//! `perennial run`: a command under a lock. The lock is held exactly as long as the command, and everything
-//! that it has started, runs.
+//! `perennial run`: a command under a lock. The lock is held for as long as the command, or anything that
+//! it has started, runs; and at least for the time of `--hold`.
 
 use std::{path::Path, process::ExitStatus, time::Duration};
 
@@ -150,7 +150,8 @@ impl RunOptions {
                     .is_err()
                 {
                     let _ = child.kill().await;
-                    // The keeper may have started the command since.
+                    // `perennial keep`, the helper process, may have started the command between the last
+                    // check and its own end, so the command is looked for once more.
                     started.end(self.grace).await;
                 }
                 let why = format!(
@@ -261,7 +262,8 @@ impl Started {
         processes.is_none_or(|processes| processes.signal(signal))
     }
 
-    /// Takes the statuses of the processes that a killed keeper has left to this program.
+    /// Collects the exit statuses of the processes that `perennial keep` has left to this program when it was
+    /// killed.
     #[cfg(target_os = "linux")]
     fn reap(&self) {
         if let Some(processes) = &self.0 {

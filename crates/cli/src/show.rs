@@ -106,7 +106,17 @@ pub(crate) fn summary(report: Report) {
         print::line("");
         latest(report.latest);
     }
-    let rows = report.processes.into_iter().map(|it| {
+    let failures = report.failures.into_iter().map(|it| {
+        let ago = format!("{} ago", time(it.regeneration.ago));
+        [ago, it.regeneration.key, it.regeneration.error, it.process]
+    });
+    let failures: Vec<_> = failures.collect();
+    if !failures.is_empty() {
+        print::line("");
+        print::table(["failed", "key", "error", "process"], failures);
+    }
+    let running = report.processes.into_iter().filter(|it| !it.ended);
+    let rows = running.map(|it| {
         let silent_for = format!("{} ago", time(it.silent_for));
         [it.label.clone(), runs(&it), time(it.up_for), silent_for]
     });

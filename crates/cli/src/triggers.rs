@@ -163,7 +163,7 @@ impl TriggerOptions {
         Ok((engine, trigger))
     }
 
-    /// Refuses a column in a template if a tag cannot be made of its type.
+    /// Refuses a template that contains this column, if no tag can be made from values of the column's type.
     fn refuse_in_templates(&self, column: &Column) -> Result {
         let place = format!("{{{}}}", column.name);
         match self.tags.iter().find(|tag| tag.contains(&place)) {

@@ -178,7 +178,7 @@ async fn what_is_stored_is_listed_and_harmless() {
         assert_eq!(entries["entries"].as_array().map(Vec::len), Some(3));
         let entry = db.json(&["show", "part/a"]);
         assert_eq!(entry["state"], "fresh");
-        // The body has six bytes, the metadata more.
+        // The body has six bytes, and the metadata count in addition.
         assert!(entry["bytes"].as_u64() > Some(6), "{entry}");
         assert_eq!(
             db.json(&["history", HOSTILE])["history"][0]["reason"],
@@ -231,7 +231,7 @@ async fn claims_are_counted_by_their_lock() {
     for db in Db::all() {
         let site = db.site().await;
         let mut connection = db.connection().await;
-        // With capitals, and so only readable in quotes on PostgreSQL.
+        // The table's name has a capital letter, so on PostgreSQL it has to be in quotes.
         let table = format!("{}Mail", db.prefix);
         let quoted = match db.url.starts_with("postgres") {
             true => format!("\"{table}\""),
@@ -295,7 +295,8 @@ async fn nothing_is_changed_without_consent() {
         let (text, status) = db.run(&["invalidate", "--prefix", "part/", "--dry-run"]);
         assert!(status == 0 && text.contains("2 stored entries"), "{text}");
         assert_eq!(state("part/a").await, Some("fresh"));
-        // A tag with one entry is asked about, too: it may mean more by then.
+        // The command also asks before it invalidates a tag that only one entry has: more entries may have the
+        // tag when the command is carried out.
         let (text, status) = db.run(&["invalidate", "--tag", "sole"]);
         assert!(status == 4 && text.contains("--yes"), "{text}");
         assert_eq!(db.run(&["invalidate", "--tag", "sole", "--yes"]).1, 0);
@@ -426,7 +427,7 @@ async fn command_runs_under_its_lock() {
         assert_eq!(child.wait().expect("ends").code(), Some(128 + 15));
         assert!(is_gone(&pid));
 
-        // The lock of a killed process is free after the lease, and the command has ended with it.
+        // When `perennial run` is killed, the command ends as well, and the lock is free when the lease is over.
         let (mut child, pid) = start(&db, &site, &["--lease", "1s"]).await;
         child.kill().expect("is killed");
         child.wait().expect("ends");
@@ -441,8 +442,8 @@ async fn command_runs_under_its_lock() {
         assert_eq!(starts.map(|(_, status)| status), [0, 75, 75]);
         let nightly = site.locks().inspect("nightly").await.expect("answers");
         let left = nightly.expect("is there").remaining;
-        // The three starts may be up to 5 s apart, and the machines' clocks may differ by a little
-        // more.
+        // The lock is kept for half a minute. The three machines may start up to 5 s apart, and
+        // their clocks may differ by a little more than that.
         assert!(
             left <= Duration::from_secs(30),
             "a job of each minute finds the lock free: {left:?}"
@@ -628,7 +629,7 @@ async fn signals_and_ends_at_awkward_moments_leave_no_command_behind() {
     kill("-TERM", &run.id().to_string());
     run.wait().expect("ends");
 
-    // A command that ignores HUP because whoever started `perennial run` did.
+    // `perennial run` was started in such a way that it ignores HUP, so the command ignores it, too.
     let time = format!("1005.{}", std::process::id());
     let started = db.command(&["run", "job", "--hold=0s", "--", "sleep", &time]);
     let mut run = Command::new("nohup")
@@ -733,9 +734,9 @@ async fn what_a_command_leaves_is_named_and_ended_or_left() {
     ] {
         let script = format!("trap 'exit 7' {name}; echo ready; while :; do sleep 0.05; done");
         let command = db.command(&["run", "job", "--hold=0s", "--", "sh", "-c", &script]);
-        // The command gets no terminal, because a terminal sends some of these signals itself. And it
-        // ignores none of them from the start, as it would if the tests were started by `nohup` or as a
-        // background job of a script.
+        // The command gets no terminal, because a terminal sends some of these signals itself. `env
+        // --default-signal` makes sure that it does not ignore them, which would be inherited if the
+        // tests were started by `nohup` or as a background job of a script.
         let mut command = Command::new("env")
             .args(["--default-signal", "setsid", "--wait"])
             .arg(command.get_program())
@@ -841,7 +842,7 @@ async fn doctor_finds_what_is_wrong() {
         let made = site.content("part/bad", &policy, async || Ok::<_, String>("is fine"));
         made.await.expect("is generated");
         site.invalidate("part/bad").await.expect("is invalidated");
-        // With a version the cooldown lasts for half a minute.
+        // While the page has an old version, the cooldown after a failure lasts for half a minute.
         until("the cooldown is listed", async || {
             let fails = site.content("part/bad", &policy, async || Err::<&str, _>("is broken"));
             fails.await.expect("the old version");
@@ -1347,7 +1348,7 @@ async fn printed_triggers_run_as_they_are() {
         let (said, status) = check();
         let missing = format!("{table}_update\" is missing");
         assert!(status == 5 && said.contains(&missing), "{said}");
-        // By sqlx, as `sqlx migrate` does, and by the database's own program.
+        // The migration is run by sqlx, as `sqlx migrate` does it, and then by the database's own client.
         run(&migration).await;
         db.run_by_client(&migration);
         let (said, status) = check();

@@ -215,7 +215,7 @@ calls! {
     /// the epoch `since`, each with its latest epoch, in the order of epochs; the states of the leases of the
     /// `peer_keys` keys, in the order of the keys; and the first `limit` rows of the outbox whose ids follow
     /// `after`, in the order of ids. Of the names with one epoch, the answer has either all or none, so there
-    /// may be a few more names than `limit`. If `limit` is zero, there are none.
+    /// may be a few more names than `limit`. If `limit` is zero, the answer has no names.
     Invalidated "sync" reads [after: String]
         { since: Epoch, limit: usize, peer_keys: Vec<String> } -> Synced;
 
@@ -332,6 +332,6 @@ calls! {
     /// Returns the figures of at most `limit` processes, the latest ones first.
     Processes "processes" reads [] { limit: u32 } -> Vec<ProcessRow>;
 
-    /// Removes the figures of the process `name`, and those that are older than `silent`.
-    ForgetProcess "forget-process" writes [name: String] { silent: Duration } -> ();
+    /// Removes the figures of the processes that have not written theirs for the time `silent`.
+    PruneProcesses "prune-processes" writes [] { silent: Duration } -> ();
 }

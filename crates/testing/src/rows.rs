@@ -7,10 +7,10 @@ use http::Response;
 
 use super::{lock::Lock, memory::micros, requests::Requests};
 use perennial_store::{
-    BreakLock, Call, Epoch, Extend, Fence, ForgetProcess, LeaseRow, Listed, LockKind, LockName,
-    LockState, NewEntry, NoteProcess, Probe, Probed, ProcessRow, PruneEntries, PruneLocks, Pruned,
-    Publish, Release, Remove, Reply, Revoke, StoredEntry, TryLock, TryLockResult, clock::duration,
-    name::bounded, sql::dialect::SET_BACK, stored_size,
+    BreakLock, Call, Epoch, Extend, Fence, LeaseRow, Listed, LockKind, LockName, LockState,
+    NewEntry, NoteProcess, Probe, Probed, ProcessRow, PruneEntries, PruneLocks, PruneProcesses,
+    Pruned, Publish, Release, Remove, Reply, Revoke, StoredEntry, TryLock, TryLockResult,
+    clock::duration, name::bounded, sql::dialect::SET_BACK, stored_size,
 };
 
 /// The number of rows that one pruning call examines.
@@ -185,12 +185,11 @@ impl Rows {
                 Reply::NoteProcess(())
             }
             Call::Processes(call) => Reply::Processes(self.processes(call.limit, now)),
-            Call::ForgetProcess(ForgetProcess { name, silent }) => {
-                let (forgotten, silent) = (bounded(name), micros(*silent));
-                self.processes.retain(|name, (noted, _)| {
-                    *name != forgotten && *noted > now - silent && *noted <= now + silent
-                });
-                Reply::ForgetProcess(())
+            Call::PruneProcesses(PruneProcesses { silent }) => {
+                let silent = micros(*silent);
+                self.processes
+                    .retain(|_, (noted, _)| *noted > now - silent && *noted <= now + silent);
+                Reply::PruneProcesses(())
             }
         }
     }
@@ -241,7 +240,8 @@ impl Rows {
         Some(lock.fence)
     }
 
-    /// Changes a lock that carries the lease's fence, and whose owner is or was the lease's.
+    /// Changes a lock if it carries the lease's fence, and if its owner is, or was before a
+    /// release, the owner of the lease.
     fn update(&mut self, lease: &LeaseRow, change: impl FnOnce(&mut Lock) -> bool) -> bool {
         let lock = self.locks.get_mut(&id(&lease.name));
         let lock = lock.filter(|lock| {
@@ -265,7 +265,7 @@ impl Rows {
             None => fence.is_none_or(|fence| fence < lease.fence),
         };
         if !holds || !allowed {
-            // True if an earlier call of this publish has stored the entry, and its answer was
+            // True if an earlier attempt at this publish has stored the entry, and its answer was
             // lost.
             return fence == Some(lease.fence);
         }

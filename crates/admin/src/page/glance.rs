@@ -63,7 +63,7 @@ fn tiles(report: &Report) -> Markup {
     let hour = &report.last_hour;
     let latest = hour.last_full_minute();
     let memory = report.memory;
-    // Every process writes its figures every ten seconds, and before that nothing is known.
+    // Every process writes its figures every ten seconds. Before the first of these writes, nothing is known.
     let is_known = report
         .processes
         .iter()
@@ -197,7 +197,8 @@ impl Bar {
     }
 }
 
-/// One bar for each minute. `top` is the value of the whole height, with its label.
+/// Draws one bar for each minute. `top` is the value that a bar of the full height stands for, and `label` is
+/// how that value is written.
 fn chart(name: &str, bars: impl Iterator<Item = Bar>, top: f64, label: &str) -> Markup {
     let scale = CHART_HEIGHT / top.max(f64::MIN_POSITIVE);
     let units = |height: f64| format!("{height:.1}");

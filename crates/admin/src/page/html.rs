@@ -63,6 +63,7 @@ pub(crate) fn page(viewer: &Viewer, title: &str, body: &Markup) -> Html<String> 
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 title { (title) " – Perennial" }
+                link rel="icon" href={ (base) "/icon.svg" };
                 link rel="stylesheet" href={ (base) "/admin.css" };
                 script defer src={ (base) "/admin.js" } {}
             }

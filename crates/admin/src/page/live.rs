@@ -1,5 +1,5 @@
-//! What the viewers of a process share: the latest events, the latest report, and the stream for open pages.
-//! The database is asked once every five seconds, however many pages are open.
+//! What all viewers of the status page in one process share: the latest events, the latest report, and the
+//! stream for open pages. The database is asked once every five seconds, however many pages are open.
 
 use std::{
     collections::VecDeque,

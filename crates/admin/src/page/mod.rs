@@ -102,6 +102,10 @@ fn routes<S: Clone + Send + Sync + 'static>(admin: Arc<Admin>) -> Router<S> {
             get(async || asset("text/css", include_str!("admin.css"))),
         )
         .route(
+            "/icon.svg",
+            get(async || asset("image/svg+xml", include_str!("icon.svg"))),
+        )
+        .route(
             "/admin.js",
             get(async || asset("text/javascript", include_str!("admin.js"))),
         )

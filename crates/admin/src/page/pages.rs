@@ -56,9 +56,26 @@ pub(crate) async fn overview(viewer: Viewer, State(admin): State<Arc<Admin>>) ->
             }
         }
     };
+    let (ended, running): (Vec<_>, Vec<_>) = report.processes.iter().partition(|it| it.ended);
     let body = html! {
         div #live data-live={ (viewer.base) "/live" } { (glance(&report, &viewer.base)) }
-        @if !report.failing.is_empty() || !report.missed_invalidations.is_empty() { div .columns {
+        @if !report.failing.is_empty() || !report.failures.is_empty() || !report.missed_invalidations.is_empty() { div .columns {
+            @if !report.failures.is_empty() {
+                section .card {
+                    h2 { "Latest failures" }
+                    div .wide { table {
+                        thead { tr { th { "Key" } th { "Failed" } th { "Error" } th .minor { "Process" } } }
+                        @for it in &report.failures {
+                            tr {
+                                (key_cell(&viewer, &it.regeneration.key))
+                                td { (time(it.regeneration.ago)) " ago" }
+                                td .key { (visible(&it.regeneration.error)) }
+                                td .minor { code { (visible(&it.process)) } }
+                            }
+                        }
+                    } }
+                }
+            }
             @if !report.failing.is_empty() {
                 section .card {
                     h2 { "Pages in cooldown after a failed regeneration" }
@@ -84,8 +101,8 @@ pub(crate) async fn overview(viewer: Viewer, State(admin): State<Arc<Admin>>) ->
             }
         } }
         div .columns {
-            (generations("Latest generations", &report.latest))
-            (generations("Slowest of the latest 200 generations", &report.slow))
+            (generations("Generated last", &report.latest))
+            (generations("Slowest of the 200 pages that were generated last", &report.slow))
         }
         div .columns.small {
             section .card {
@@ -95,11 +112,14 @@ pub(crate) async fn overview(viewer: Viewer, State(admin): State<Arc<Admin>>) ->
                 } @else {
                     div .wide { table {
                         thead { tr { th { "Process" } th { "Runs" } th { "Up for" } th { "Last sign of life" } } }
-                        @for process in &report.processes {
+                        @for process in running {
                             tr { td { code { (visible(&process.label)) } } td { (visible(&runs(process))) }
                                 td { (time(process.up_for)) } td { (time(process.silent_for)) " ago" } }
                         }
                     } }
+                    @if !ended.is_empty() {
+                        p .note { "Shut down in the last hour: " (ended.len()) ". The figures above include theirs." }
+                    }
                 }
             }
             section .card {
@@ -322,29 +342,34 @@ pub(crate) async fn locks(
     Query(after): Query<After>,
 ) -> Result<Html<String>, Failed> {
     let mut locks = admin.site.locks().list().await?;
-    // Housekeeping leaves a cooldown behind, so that it does not run too often. That is no news to an operator.
+    // Housekeeping leaves a cooldown behind, so that it does not run too often. An operator need not see it.
     locks.retain(|lock| lock.kind != LockKind::Housekeeping || lock.holder.is_some());
+    // Only some locks have an action.
+    let has_actions = locks.iter().any(|lock| {
+        let holder = lock.holder.as_ref();
+        holder.is_some_and(|holder| !holder.action.is_empty())
+    });
     let body = html! {
         (done(&after))
         p .note { "Locks that are held or in cooldown, of all processes. A lock of the kind page is held while a page is regenerated." }
         @if locks.is_empty() { p .card { "No lock is held." } } @else {
             div .card.wide { table {
-                thead { tr { th { "Kind" } th { "Name" } th { "Holder" } th { "Does" } th { "Since" } th { "Ends in" } th { "Fence" } th { "" } } }
-                @for lock in &locks { (lock_row(&viewer, lock)) }
+                thead { tr { th { "Kind" } th { "Name" } th { "Holder" } @if has_actions { th { "Does" } } th { "Since" } th { "Ends in" } th { "Fence" } th { "" } } }
+                @for lock in &locks { (lock_row(&viewer, lock, has_actions)) }
             } }
         }
     };
     Ok(page(&viewer, "Locks", &body))
 }
 
-fn lock_row(viewer: &Viewer, lock: &LockInfo) -> Markup {
+fn lock_row(viewer: &Viewer, lock: &LockInfo, has_actions: bool) -> Markup {
     let (holder, action) = match &lock.holder {
         Some(holder) => (short(&holder.label), short(&holder.action)),
         None => ("none: in cooldown".to_owned(), String::new()),
     };
     html! {
         tr {
-            td { (lock.kind.as_str()) } td .key { code { (short(&lock.name)) } } td { (holder) } td { (action) }
+            td { (lock.kind.as_str()) } td .key { code { (short(&lock.name)) } } td { (holder) } @if has_actions { td { (action) } }
             td { (time(lock.age)) } td { (time(lock.remaining)) } td { (lock.fence) }
             td { @if viewer.can_act && lock.kind != LockKind::Housekeeping {
                 form method="post" action={ (viewer.base) "/" (lock_action(lock.kind, &lock.name, lock.fence)) } {

@@ -1,5 +1,5 @@
-//! The check of the triggers on the application's tables that invalidate pages. The command line knows of them
-//! only what the database itself says. A site that declares its triggers can also compare their texts.
+//! Checks the triggers that invalidate pages when the application's tables change. The command line learns of
+//! them only from the database. A site that declares its triggers can also compare their texts.
 
 use std::collections::{BTreeMap, BTreeSet};
 

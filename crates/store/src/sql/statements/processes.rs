@@ -18,10 +18,10 @@ pub(crate) const LIST: PerDialect = PerDialect::same(
     FROM (SELECT {now} AS at) n JOIN {p}process r ON r.noted_at > 0 ORDER BY r.noted_at DESC LIMIT $1",
 );
 
-/// Removes the row of a process. A row that is dated far in the future was written before the database's clock
-/// was set back, and is removed as well.
+/// Removes the rows of processes that have been silent for a time. A row that is dated far in the future was
+/// written before the database's clock was set back, and is removed as well.
 ///
-/// name, time -> the number of changed rows
-pub(crate) const FORGET: PerDialect = PerDialect::same(
-    "{waits}DELETE FROM {p}process WHERE name = $1 OR noted_at <= {now} - $2 OR noted_at > {now} + $2",
+/// time -> the number of changed rows
+pub(crate) const PRUNE: PerDialect = PerDialect::same(
+    "{waits}DELETE FROM {p}process WHERE noted_at <= {now} - $1 OR noted_at > {now} + $1",
 );

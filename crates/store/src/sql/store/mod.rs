@@ -1,7 +1,7 @@
 //! The store over SQL, written once for every database: the operations of `calls.rs`, as statements.
 //!
 //! It makes the tables before the first operation, keeps the text of each statement that has run, and checks
-//! an SQLite file before each operation.
+//! before each operation whether an SQLite file has been deleted or replaced.
 
 mod entries;
 mod invalidations;
@@ -217,7 +217,7 @@ impl SqlStore {
         }
     }
 
-    /// Makes the tables once more, after a database was reset while the site runs.
+    /// Makes the tables once more. This is needed if the database was reset while the site was running.
     async fn remake(&self) -> Result<(), Error> {
         let _one = self.failed.lock().await;
         let dialect = self.connections.dialect().await?;
@@ -233,7 +233,7 @@ impl SqlStore {
         self.text(Template::new([sql.of(dialect)])).await
     }
 
-    /// Returns a statement as it is sent. Its text is written once.
+    /// Returns a statement as it is sent. Its text is made when the statement first runs, and kept.
     async fn text(&self, template: Template) -> SqlResult<Arc<Guarded>> {
         if let Some(text) = locked(&self.texts).get(&template) {
             return Ok(Arc::clone(text));
@@ -262,8 +262,9 @@ impl SqlStore {
     }
 
     /// Runs a statement with a list of at most [`MAX_NAMES`] names in the place of its `{names}`,
-    /// after its other arguments. A connection caches each prepared text, so the list has one of a
-    /// few lengths, and repeats its last name.
+    /// after its other arguments. A connection keeps a prepared statement for each text. So that
+    /// there are few of them, the list is made as long as one of a few lengths by repeating its
+    /// last name.
     async fn run_with_list<'a>(
         &self,
         mut template: Template,
@@ -300,8 +301,9 @@ impl SqlStore {
         self.run_on(sql, &lease.name, &arguments).await
     }
 
-    /// Removes those rows that can be pruned among the next rows after the place `from`. Returns the rows of
-    /// `next`, and the last of their names that can be read: rows after that name belong to the next operation.
+    /// Examines the rows that `next` selects, which are the next ones after `from`, and removes those that can
+    /// be pruned. Returns the examined rows, and the last of their names that can be read. The next call begins
+    /// after that name.
     async fn prune(
         &self,
         [next, remove]: [&PerDialect; 2],
@@ -379,7 +381,7 @@ impl SqlStore {
                 Call::PruneRequests(it) => Reply::PruneRequests(self.prune_requests(it).await?),
                 Call::NoteProcess(it) => Reply::NoteProcess(self.note_process(it).await?),
                 Call::Processes(it) => Reply::Processes(self.processes(it).await?),
-                Call::ForgetProcess(it) => Reply::ForgetProcess(self.forget_process(it).await?),
+                Call::PruneProcesses(it) => Reply::PruneProcesses(self.prune_processes(it).await?),
             })
         })
     }

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use super::{SqlResult, SqlStore};
 use crate::{
-    calls::{ForgetProcess, NoteProcess, Processes},
+    calls::{NoteProcess, Processes, PruneProcesses},
     clock::{FOREVER, duration, micros},
     name::bounded,
     rows::ProcessRow,
@@ -37,10 +37,9 @@ impl SqlStore {
         Ok(read.collect())
     }
 
-    pub(crate) async fn forget_process(&self, call: &ForgetProcess) -> SqlResult<()> {
-        let name = bounded(&call.name);
-        let arguments = [Arg::Text(&name), Arg::Int(micros(call.silent.min(FOREVER)))];
-        self.run(&processes::FORGET, &arguments).await?;
+    pub(crate) async fn prune_processes(&self, call: &PruneProcesses) -> SqlResult<()> {
+        let silent = [Arg::Int(micros(call.silent.min(FOREVER)))];
+        self.run(&processes::PRUNE, &silent).await?;
         Ok(())
     }
 }
