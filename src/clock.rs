@@ -63,8 +63,8 @@ impl Clock {
     }
 }
 
-/// Returns the time since the machine was started, suspensions included. Only Linux is asked for it;
-/// elsewhere the result is `None`.
+/// Returns the time since the machine was started, suspensions included. This is implemented only
+/// for Linux; on other systems the result is `None`.
 #[cfg(target_os = "linux")]
 fn uptime() -> Option<Duration> {
     let uptime = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);

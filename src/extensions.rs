@@ -36,9 +36,9 @@ impl RefreshAfter {
 /// Sets the age at which a response expires: from then on it is neither served nor kept.
 ///
 /// Without this, a stale page is served while it is regenerated, and for days if its generator fails. That is
-/// wrong for a page which must not outlive something: a private link, an invitation, an offer, a paste that its
-/// author has limited to an hour. From this age on, visitors wait for a new version, and get an error if its
-/// generator fails. The row is removed from the database within an hour after that.
+/// wrong for a page that must disappear at a certain time, such as a private link, an invitation, an offer, or
+/// a paste that its author has limited to an hour. From this age on, visitors wait for a new version, and get
+/// an error if its generator fails. The row is removed from the database within an hour after that.
 ///
 /// The time counts from when the handler returns. A page expires with the first of its
 /// [parts](crate::Perennial::content) that expires.

@@ -121,8 +121,9 @@ pub(crate) fn normal(text: &str, part: Part) -> Cow<'_, str> {
                 if value.is_some() {
                     bytes = digits;
                 }
-                // A `%` that begins no encoding stands for itself, and is encoded, so that it does not begin
-                // an encoding with what is decoded after it, as in `%%300`.
+                // A `%` that begins no encoding stands for itself. It is encoded, so that in a text such as
+                // `%%300` it does not begin an encoding together with the characters that are decoded after
+                // it.
                 value.or(Some(b'%'))
             }
             b'+' if part == Part::Query => Some(b' '),
@@ -144,7 +145,8 @@ pub(crate) fn normal(text: &str, part: Part) -> Cow<'_, str> {
     }
 }
 
-/// Returns true for a string without encodings, and without characters that need one.
+/// Returns true for a string of ASCII characters that contains no `%`, so that it has to be neither decoded
+/// nor encoded.
 fn is_plain(text: &str) -> bool {
     text.is_ascii() && !text.as_bytes().contains(&b'%')
 }

@@ -54,8 +54,8 @@
 //! | `postgres` | | the store in PostgreSQL |
 //! | `mysql` | | the store in MySQL or MariaDB |
 //! | `tls-rustls` | | encrypted connections for [`Perennial::open`] |
-//! | `axum` | yes | axum 0.8: without it, each request through axum's router bypasses the cache |
-//! | `hyper` | with `axum` | a site on hyper without axum: without it, a request that offers an upgrade bypasses the cache |
+//! | `axum` | yes | axum 0.8; without this feature, each request through axum's router bypasses the cache |
+//! | `hyper` | with `axum` | a site on hyper that does not use axum; without this feature, a request that offers an upgrade bypasses the cache |
 //! | `compression` | | pages in `br` and `gzip`, in each process's memory |
 //! | `metrics` | | metrics, by the crate `metrics` |
 //!
@@ -65,16 +65,16 @@
 //!
 //! | crate | for |
 //! |---|---|
-//! | [perennial-calendar](https://docs.rs/perennial-calendar) | intervals by the calendar: each month at six, each weekday |
+//! | [perennial-calendar](https://docs.rs/perennial-calendar) | intervals by the calendar, such as each day at six or each weekday |
 //! | [perennial-jobs](https://docs.rs/perennial-jobs) | jobs that run once, exclusive routes, queues in a table |
 //! | [perennial-idempotency](https://docs.rs/perennial-idempotency) | POSTs that may be repeated safely, such as payments |
 //! | [perennial-testing](https://docs.rs/perennial-testing) | tests of an application: a site in memory, with a clock that the test moves |
 //! | [perennial-admin](https://docs.rs/perennial-admin) | a status page for operators |
 //! | [perennial-cli](https://crates.io/crates/perennial-cli) | the command `perennial`: status, doctor, explain, triggers |
-//! | [perennial-rusqlite](https://docs.rs/perennial-rusqlite), [perennial-tokio-postgres](https://docs.rs/perennial-tokio-postgres) | the application's own pool of another driver than sqlx |
+//! | [perennial-rusqlite](https://docs.rs/perennial-rusqlite), [perennial-tokio-postgres](https://docs.rs/perennial-tokio-postgres) | the application's own pool of a driver other than sqlx |
 //!
-//! What this crate re-exports of perennial-store is covered by its own semantic versioning; perennial-store itself is not
-//! for direct use.
+//! The items that this crate re-exports from perennial-store follow the version of this crate. perennial-store itself is
+//! not for direct use.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]

@@ -20,11 +20,11 @@ words! {
         /// Content is stored and served, with differences for the person who changes the program:
         ///
         /// - All content is stale once the executable has changed, by its time of modification.
-        /// - The visitor whose request regenerates waits for the new version, and gets the failure
-        ///   of a generator even if there is an old version. There is no cooldown.
-        /// - The first version of each page is compared with the page for its visitor's own request, which runs
-        ///   the handler a few times more: if the page depends on a header that is not in its key, the log has
-        ///   a warning.
+        /// - The visitor whose request starts a regeneration waits for the new version, and gets
+        ///   the failure of a generator even if there is an old version. There is no cooldown.
+        /// - - The first version of each page is compared with what the handler returns for the visitor's own
+        ///   request. To find out, the handler runs a few times more. If the page depends on a header that is
+        ///   not in its key, the log has a warning.
         Development => "development",
     }
 }

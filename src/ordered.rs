@@ -87,8 +87,8 @@ mod held {
 
     impl Held {
         pub(super) fn new(place: Place) -> Self {
-            // `try_with` returns nothing while the thread is being destroyed. The check below panics only after
-            // the borrow has ended, because a panic hook may take locks itself.
+            // `try_with` fails while the thread is being destroyed. The check below panics only after the
+            // borrow has ended, because a panic hook may take locks itself.
             let latest = HELD.try_with(|held| {
                 let latest = held.borrow().iter().max().copied();
                 held.borrow_mut().push(place);

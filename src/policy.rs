@@ -44,8 +44,9 @@ pub trait Schedule: fmt::Debug + Send + Sync + RefUnwindSafe {
 ///
 /// # The waits
 ///
-/// When a page is stale, the request of one visitor (the *leader*) starts a regeneration, by a handler (the
-/// *generator*) that holds a lock that expires (the *lease*). Requests that come meanwhile are *followers*.
+/// When a page is stale, the request of one visitor (the *leader*) starts a regeneration. The process
+/// acquires a lock that expires by itself (the *lease*), and runs the handler (the *generator*). Requests
+/// that come meanwhile are *followers*.
 ///
 /// | setting | who waits, and for what | what follows when it is over | default |
 /// |---|---|---|---|
@@ -485,9 +486,9 @@ impl From<Duration> for Refresh {
     }
 }
 
-/// Returns the age at which a version is verified. In each hour, a part of all versions is verified, namely
-/// `fraction`. `unit` is a number from 0 to 1 that differs from version to version, and decides which versions
-/// these are.
+/// Returns the age at which a version is verified. In each hour, the share `fraction` of all versions is
+/// verified. `unit` is a number from 0 to 1 that differs from version to version, so that not all of them are
+/// verified at the same age.
 fn verified_after(fraction: f64, unit: f64) -> Duration {
     const HOUR: f64 = 3600.0;
     // The time to the first event of a Poisson process.

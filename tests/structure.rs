@@ -417,7 +417,7 @@ fn each_invariant_has_its_number_its_judges_and_its_mutants() {
             });
             assert!(judges.contains(judge), "{number} is judged by {folder}");
         }
-        // S16 is a property of the table of transitions, which a test of its own compares.
+        // S16 is a property of the table of transitions. The test that compares this table checks it.
         let says_so = |number: &str| cited.contains(number) || number == "S16";
         for (number, (judges, _)) in &invariants {
             let is_judged = !judges.contains(judge) || says_so(number);

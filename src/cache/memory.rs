@@ -79,7 +79,8 @@ impl Memory {
         let shards = (bytes / (largest as u64).saturating_mul(4).max(1)).clamp(1, 64);
         let options = OptionsBuilder::new()
             .shards(1 << shards.ilog2())
-            // The cache remembers this many evicted keys, so that a key which returns soon stays for longer.
+            // The cache remembers as many evicted keys as it has entries, so that a key which soon returns
+            // stays for longer.
             .estimated_items_capacity((bytes / SMALL) as usize)
             .ghost_allocation(1.0)
             .weight_capacity(bytes)
@@ -160,8 +161,8 @@ impl Memory {
             EntryAction::Retain(())
         });
         self.changes.count(key);
-        // The new weight may exceed the capacity, and the cache checks only here and at an
-        // insertion.
+        // The new weight may exceed the capacity. The cache evicts entries only when its capacity
+        // is set, as here, and when an entry is inserted.
         self.entries.set_capacity(self.entries.capacity());
     }
 

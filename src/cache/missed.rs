@@ -71,7 +71,7 @@ impl Finding {
             true => difference(old.content(), new.content()),
             false => old.content().len().max(new.content().len()).max(1),
         };
-        // Otherwise only headers differ, such as the number of a request.
+        // If the bodies are equal, only headers differ, such as a request ID.
         (difference > 0).then(|| Self {
             found: MissedInvalidation {
                 key: before.page.meta.key().into(),

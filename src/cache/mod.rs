@@ -1,7 +1,7 @@
 //! The stored and cached content of a site: a request's path from a lookup in memory to its answer.
 //!
 //! [`Cache`] joins the components for [`site`](crate::site) and [`layer`](crate::layer). Each component owns
-//! its state, and uses only those below it, as `tests/structure.rs` checks by this table:
+//! its state, and uses only components below it. `tests/structure.rs` checks that against this table:
 //!
 //! | component | owns | uses |
 //! |---|---|---|
@@ -379,9 +379,9 @@ impl Cache {
     /// Waits until this process knows all invalidations up to the epoch of the content that `run` generates,
     /// for as long as the run has time. Returns the epoch up to which it knows them.
     ///
-    /// The content's epoch may be the database's or that of an invalidation of this process, and this process
-    /// may not have heard of other processes' invalidations from before it. Without the wait, the content would
-    /// get an earlier epoch, and would soon be regenerated once more.
+    /// The content's epoch may come from the database, or from an invalidation that this process has made.
+    /// Other processes may have made invalidations with lower epochs that this process has not heard of.
+    /// Without the wait, the content would get an earlier epoch, and would soon be regenerated once more.
     async fn wait_until_known(&self, run: &RunContext) -> Epoch {
         if !run.is_of(self.site()) {
             // The epochs of another site's database say nothing about this one's, and limit nothing.

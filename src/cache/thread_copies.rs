@@ -182,7 +182,7 @@ impl Changes {
     }
 }
 
-/// Returns the hash of a key, which decides on its group. All threads use the same hash.
+/// Returns the hash of a key, which determines the key's group. All threads use the same hash.
 fn hash(key: &str) -> u64 {
     FixedState::default().hash_one(key)
 }

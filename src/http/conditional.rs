@@ -56,7 +56,8 @@ pub(crate) enum Evaluation {
 /// The date of the last modification, if the response to this request has one.
 #[derive(Clone, Copy)]
 pub(crate) enum Modified {
-    /// The handler's own date, with which dates are compared as RFC 9110 says.
+    /// The handler's own date. Conditions with dates are compared with it as RFC 9110 says, by "not later
+    /// than".
     Handler(SystemTime),
     /// A date that Perennial has generated. It identifies one version. A client may also send a date from
     /// another source, such as `Date` or its own clock, and such a date says nothing about the version that the

@@ -55,7 +55,7 @@ pub(crate) fn storable(head: &Parts, body: Bytes) -> Response<Bytes> {
         headers.insert(header::AGE, HeaderValue::from(age));
     }
     if !headers.contains_key(header::EXPIRES) {
-        // Two equal contents would differ by their dates. Each hit computes `Date` from the age.
+        // A stored `Date` would make two equal responses differ. Each hit computes `Date` from the age.
         headers.remove(header::DATE);
     } else if date.is_none() {
         // `Expires` counts from this date.

@@ -28,10 +28,10 @@ impl Perennial {
     ///
     /// # Errors
     ///
-    /// The database fails, or the future is dropped: roll back. [`Invalid`](crate::ErrorKind::Invalid): the
-    /// connection is in no transaction, its database does not have the site's tables, or the site has no SQL
-    /// database. On MySQL and MariaDB, the driver has to know of the transaction. sqlx knows of those that were
-    /// begun by `begin`.
+    /// Returns an error if the database fails. Then, and if the future is dropped, roll the transaction back.
+    /// The error is [`Invalid`](crate::ErrorKind::Invalid) if the connection is in no transaction, if its
+    /// database does not have the site's tables, or if the site has no SQL database. On MySQL and MariaDB, the
+    /// driver has to know of the transaction. sqlx knows of those that were begun by `begin`.
     pub async fn invalidate_in(
         &self,
         transaction: impl Into<Connection<'_>>,

@@ -118,11 +118,11 @@ impl Perennial {
     ///
     /// Each result is an [event](crate::event::Event::Warmed) as well. The layers recognise these requests by
     /// an extension. If a middleware creates a new request without the extensions, the layers take it for a
-    /// visitor's. That is an error here.
+    /// visitor's, and `warm` returns an error for that page.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future sends no further requests. Running regenerations continue.
+    /// If you drop the future, no further requests are sent. Running regenerations continue.
     pub async fn warm<S>(
         &self,
         service: S,
@@ -157,7 +157,7 @@ impl Perennial {
     ///
     /// # Cancel safety
     ///
-    /// As for [`warm`](Self::warm). Pages whose visits have begun stay invalidated.
+    /// What is said of [`warm`](Self::warm) holds here as well. The pages whose visits have begun stay invalidated.
     pub async fn regenerate<S>(
         &self,
         service: S,
@@ -266,7 +266,7 @@ impl Perennial {
     }
 }
 
-/// Returns a GET with the URI and the headers of this request, and the mark of the application.
+/// Returns a GET with the URI and the headers of this request. An extension marks it as sent by the application itself.
 fn get(from: Request<()>, own_request: &OwnRequest) -> Request<Empty<Bytes>> {
     let (from, ()) = from.into_parts();
     let mut request = Request::new(Empty::new());

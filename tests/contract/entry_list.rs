@@ -64,7 +64,7 @@ async fn each_stored_page_is_listed_with_its_origin(db: Db) {
         [&*encoded]
     );
     assert_eq!(keys(&site, EntryFilter::new().prefix("/c")).await, [""; 0]);
-    // A name with a NUL is stored by its beginning and a digest.
+    // A name with a NUL is stored as its beginning and a digest.
     let content = async || Ok::<_, Infallible>("x");
     let part = site.content("a\0bc", Refresh::every(HANG), content).await;
     part.expect("is stored");
@@ -233,7 +233,7 @@ async fn row_that_cannot_be_read_stops_no_list_and_no_purge(db: Db) {
         db.int("SELECT COUNT(*) FROM perennial_entry").await == Some(5)
     })
     .await;
-    // A program in another language, or a fault of a disk.
+    // Such values may have been written by a program in another language, or by a faulty disk.
     for (key, change) in [
         ("a/1", "status = 70000"),
         ("a/2", "bytes = -1"),

@@ -83,7 +83,7 @@ async fn waiters_for_one_lock_delay_no_other_lock(db: Db) {
         other.release().await.expect("is ours");
     }
     // While so many attempts of this process wait, an attempt that does not wait is refused without
-    // a question to the database.
+    // asking the database.
     assert!(
         locks
             .lock("busy")
@@ -270,7 +270,7 @@ async fn work_done_once_runs_in_one_process_and_not_again(db: Db) {
             OnceOutcome::Ran(8)
         );
     }
-    // Work that crashes is not done again, until its time is over.
+    // Work that has crashed is not done again before its retention is over.
     let brief = Once::new(&processes[0], "brief");
     let crashed = brief.clone().run(|| async { panic!("in the middle") });
     assert!(tokio::spawn(crashed).await.is_err());

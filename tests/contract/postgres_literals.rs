@@ -113,7 +113,7 @@ async fn each_text_and_each_byte_comes_back_in_every_session() {
                 &*format!("standard_conforming_strings = {conforming}"),
                 "backslash_quote = on",
                 "escape_string_warning = off",
-                // The last one: the client does not know of it.
+                // The client does not notice this last setting.
                 &format!("client_encoding = '{encoding}'"),
             ] {
                 set(&mut connection, setting).await;

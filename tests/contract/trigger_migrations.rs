@@ -158,7 +158,7 @@ fn cases(engine: Engine) -> Vec<Case> {
             Case::new(&["ALTER TABLE product MODIFY category BIGINT"], PRICE, Named, ""),
             Case::new(&["ALTER TABLE product MODIFY price JSON"], PRICE, Named, ""),
             Case::new(&["ALTER TABLE product ENGINE = InnoDB"], PRICE, Named, ""),
-            // As pt-online-schema-change and gh-ost do at their end.
+            // pt-online-schema-change and gh-ost swap the tables in this way in their last step.
             Case::new(
                 &[
                     "CREATE TABLE swapped LIKE product",

@@ -233,7 +233,8 @@ async fn name_is_that_of_format_for_each_type_and_value(db: Db) {
     ];
     assert_eq!(written(&db).await, old.into());
     if engine == Engine::Sqlite {
-        // SQLite stores a value of any type anywhere: more is invalidated, never less.
+        // SQLite accepts a value of any type in any column. The trigger cannot make an exact tag of such a
+        // value, so it invalidates more than necessary, and never less.
         db.execute("INSERT INTO sample (n, text, uuid) VALUES (99, X'ff', 'no uuid')")
             .await;
         let coarse = ["tag_prefix:text-", "tag_prefix:value-"];
@@ -381,7 +382,8 @@ async fn insert_that_changes_a_row_names_its_old_and_its_new_values(db: Db) {
             ),
             (replace, both),
         ],
-        // The row that is removed fires no trigger: the old category escapes, as the guide says.
+        // On SQLite, the row that REPLACE removes fires no trigger, so the old category is not invalidated. The
+        // guide says so.
         _ => vec![
             (upsert, both),
             (

@@ -191,7 +191,8 @@ async fn a_database_that_is_known_to_fail_keeps_few_waiting() {
         let longest = Duration::from_millis(5500) + 2 * GRAIN;
         let all: Duration = waited.iter().sum();
         assert!(all <= if hangs { longest } else { GRAIN }, "{waited:?}");
-        // The outage is known as soon as a statement has failed slowly, such as the next sync.
+        // The process knows of the outage as soon as a statement, such as the next sync, has taken too
+        // long and failed.
         perennial_testing::advance(Duration::from_secs(2)).await;
         visit(&second, &paths[1]).await;
         perennial_testing::advance(Duration::from_secs(8)).await;

@@ -108,7 +108,8 @@ async fn names_that_are_pruned_while_a_process_catches_up_are_not_lost() {
         assert_eq!(visit(&site, &number).await, "1");
         let other = shared.site();
         for names in 0..60 {
-            // Not among the names that one statement reads.
+            // One statement does not read all of these names, and this one comes too late to be among
+            // those that it reads.
             if names == 40 {
                 other.invalidate("side/a").await.expect("is done");
             }
@@ -215,7 +216,7 @@ async fn without_a_permit_a_stale_page_costs_no_statement() {
     })
     .await;
     statements.take();
-    // For longer than the pause between two looks at a key.
+    // The requests go on for longer than a process waits before it asks about the same key again.
     for _ in 0..25 {
         for path in &paths {
             get(address, path).await;
@@ -295,7 +296,8 @@ async fn a_revision_that_cannot_be_stored_keeps_no_stored_page_back() {
             let begun = Instant::now();
             let reply = get(address, path).await;
             assert_eq!(reply.status, 200);
-            // The patience for the first write, and the soft timeout of a regeneration.
+            // A page waits for its first write to the database, and for the soft timeout of a
+            // regeneration.
             assert!(
                 begun.elapsed() < Duration::from_secs(2),
                 "{hangs}: {:?}",

@@ -330,7 +330,7 @@ async fn the_inner_error_of_a_bypass_comes_through_as_it_is() {
     let answer = service.clone().oneshot(Request::new(Body::empty()));
     let answer = answer.await.expect("is a response");
     assert_eq!(answer.status(), 503);
-    // Log, event and explanation say what it was.
+    // The log, the event and the explanation contain the handler's error.
     let error = "the shelf 7 is empty";
     assert!(log.text().contains(error), "{}", log.text());
     let mut told = std::iter::from_fn(|| events.try_next());

@@ -143,7 +143,8 @@ async fn crowd_that_waits_while_its_page_is_purged_causes_no_generation_for_each
             assert_eq!(reply.status, 200);
             assert!(reply.run() > before + 1, "is not what was purged");
         }
-        // One before the purge, one after it, and one for the visitor who started the first.
+        // The handler ran once before the purge and once after it. It may have run a third time, for the
+        // visitor whose request started the first run.
         let generations = origin.begun() - before;
         assert!((2..=3).contains(&generations), "{generations}");
     }
@@ -447,7 +448,8 @@ async fn cooldown_that_is_read_during_a_purge_ends_with_it() {
     };
     let site = patient().with_store(Box::new(store)).expect("opens");
     let here = app(&site);
-    // The cooldowns of a page without a version are 1 s long, 2 s, and so on: the seventh is half over.
+    // The cooldowns of a page without a version get longer: 1 s, 2 s, 4 s, and so on. After these 100 s, the
+    // page is in the middle of the seventh.
     for _ in 0..100 {
         assert_ne!(get(here, "/p").await.status, 200);
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -495,7 +497,8 @@ async fn purged_page_is_stored_again_while_visitors_invent_keys() {
     let app = here(origin.router().layer(layer));
     let run = async |path: &str| get(app, path).await.run();
     assert_eq!(run("/p").await, 1);
-    // Until the layer has forgotten the key of the page, which is in memory and needs no admission.
+    // After this time the layer has forgotten the page's key. The page is still in memory, so it needs no
+    // admission.
     for invented in 0..90 {
         tokio::time::sleep(Duration::from_secs(60)).await;
         let path = format!("/invented/{invented}");

@@ -88,7 +88,8 @@ impl Shop {
     /// Returns the missed invalidations that are told after all is known, and the reasons of all regenerations
     /// meanwhile.
     async fn told(&mut self) -> (Vec<Arc<MissedInvalidation>>, Vec<Reason>) {
-        // The first request starts a sync, after which the findings are judged.
+        // The first request starts a sync. After its answer, the process decides which of its findings are
+        // missed invalidations.
         for _ in 0..2 {
             advance(Duration::from_secs(6)).await;
             self.visit("/other").await;
@@ -134,7 +135,8 @@ async fn change_that_is_named_or_has_no_name_is_none() {
     for path in ["/1", "/2", "/3", "/untagged"] {
         shop.visit(path).await;
     }
-    // Named by this process, and by a trigger at the same time as the page is regenerated for its age.
+    // The first price is invalidated by this process, and the second one by a trigger, at the moment at which
+    // the page is regenerated because of its age.
     shop.price.store(12, SeqCst);
     shop.site
         .invalidate_tag("product-1")
@@ -146,7 +148,7 @@ async fn change_that_is_named_or_has_no_name_is_none() {
         shop.visit(path).await;
     }
     shop.shared.commit_invalidation("row", "tag:product-2");
-    // The handler of this one invalidates some seconds after its commit.
+    // The change to this page is invalidated only a few seconds after its commit.
     shop.visit("/3").await;
     advance(Duration::from_secs(3)).await;
     shop.site
@@ -194,7 +196,8 @@ async fn verified_page_is_told_long_before_its_interval_is_over_and_nobody_waits
         );
         advance(HOUR).await;
     }
-    // One of a hundred pages in an hour. Each is found changed once: of 50 pages, 63 in a hundred.
+    // Each page is verified with a probability of 1 % an hour. In a hundred hours, 63 % of the 50 pages are
+    // found to have changed, each of them once.
     assert!((30..=70).contains(&verified), "{verified}");
     assert!((22..=42).contains(&missed.len()), "{}", missed.len());
 }

@@ -353,7 +353,7 @@ async fn outer_layer_speaks_to_the_client() {
     assert_eq!(reply.header("cache-status"), "perennial; hit; ttl=3600");
     assert_eq!(reply.headers.get_all("etag").iter().count(), 1);
     let tag = reply.header("etag").to_owned();
-    // The tag covers what a middleware between the two adds.
+    // A middleware between the two layers adds a header. The entity tag also covers that header.
     let inner = site.layer(every(HOUR)).key(other_key());
     let bare = Router::new()
         .route("/p", Runs::default().page().layer(inner))

@@ -324,7 +324,7 @@ async fn author_gets_no_page_with_a_part_from_before_the_change() {
         assert_eq!(show(&there, None).await, "1");
         sleep(Duration::from_secs(2)).await;
         there.site.invalidate("/part").await.expect("is stored");
-        // A request of another page, so that a sync has just been.
+        // A request for another page makes the process sync now.
         ask(there.address, "GET", "/list", None).await;
         sleep(Duration::from_millis(50)).await;
         let cookie = change(here.address).await;
@@ -381,7 +381,8 @@ async fn author_waits_for_no_sync_in_the_process_of_the_change() {
         assert_eq!(shown, here.list.load(SeqCst).to_string());
         sleep(Duration::from_millis(37 * round as u64 % 700)).await;
     }
-    // The clock of a test ticks in milliseconds: a generator takes up to four more than it asks for.
+    // The clock of a test ticks in whole milliseconds, so a generator may take up to four milliseconds more
+    // than it asks for.
     assert!(longest < Duration::from_millis(20), "{longest:?}");
 }
 
@@ -442,7 +443,7 @@ async fn invented_epochs_cost_a_statement_a_second_and_regenerate_nothing() {
         // If nothing waits, time passes nevertheless.
         sleep(Duration::from_millis(1)).await;
     }
-    // The process sends one sync each second, and one for each new epoch, which forces it.
+    // The process sends one sync each second, and one for each epoch of a cookie that it has not heard of.
     let statements = process.statements.take();
     assert!(
         statements["sync"] <= 22 && statements.len() == 1,

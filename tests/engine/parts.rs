@@ -404,7 +404,7 @@ async fn page_of_a_thousand_parts_is_made_again_at_each_invalidation() {
         }
         Ok::<_, Infallible>("whole")
     };
-    // A page that has it as its only part.
+    // This page has the content above as its only part.
     let (within, part) = (site.clone(), whole.clone());
     let outer = async move || {
         let whole = within.content("whole", HOUR, part.clone()).await;

@@ -53,7 +53,8 @@ fn call_the_site() {
         let request = Request::get(path).body(Body::empty()).expect("a request");
         let answer = app.clone().oneshot(request);
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        // A hit is ready; anything else is dropped, as by a visitor who leaves.
+        // A hit is ready at the first poll. An answer that is not ready is dropped, as if the
+        // visitor had left.
         let _ = std::pin::pin!(answer).poll(&mut context);
     }
     let generate = async || Ok::<_, Error>("content");

@@ -118,7 +118,7 @@ async fn crawler_of_unknown_paths_leaves_the_rows_of_two_hours() {
     let twice = twice.await;
     assert!(twice.pages <= 6 * KEYS, "{}", twice.pages);
     assert!(twice.locks <= 6 * KEYS, "{}", twice.locks);
-    // The page of the site is none of them.
+    // The keys of the crawler do not affect the site's real page, which was generated twice a day.
     assert_eq!(site.shared.generations("/real"), 14);
 }
 
@@ -157,7 +157,8 @@ async fn scanner_leaves_the_rows_of_the_keys_that_are_admitted() {
             site.get(&format!("/gone/{day}/{}", number / 2)).await;
         }
         let rows = site.rows().await;
-        // Those that were asked for once, and those that were asked for twice.
+        // The limit holds once for the keys that were asked for once, and once for those that were
+        // asked for twice.
         assert!(rows.pages <= 2 * KEYS, "day {day}: {}", rows.pages);
         for _ in 0..24 {
             sleep(HOUR).await;

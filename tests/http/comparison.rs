@@ -148,8 +148,8 @@ async fn developer_is_told_the_header_that_makes_another_page_once() {
         both[0].contains("no single header is the reason"),
         "{both:?}"
     );
-    // The page is generated once for everybody, once more to see whether it differs by itself, once for the visitor,
-    // and then without each header in turn, until that makes the page for everybody.
+    // The page is generated once for everybody, once more to see whether it differs by itself, and once for the
+    // visitor. Then it is generated without one header after another, until the result is the page for everybody.
     let counted = runs.load(SeqCst);
     for path in ["/language", "/cookie", "/key"] {
         site.invalidate(path).await.expect("answers");

@@ -326,7 +326,8 @@ async fn page_with_holes_is_compressed_once_and_joined_for_each_visitor() {
     })
     .await;
 
-    // Brotli cannot be joined, so a browser that prefers it gets gzip, too.
+    // Compressed pieces can be joined in gzip, but not in Brotli. So a browser that prefers Brotli
+    // gets gzip here.
     for (accepts, coding) in [
         (BROWSER, "gzip"),
         ("*", "gzip"),
@@ -352,7 +353,8 @@ async fn page_with_holes_is_compressed_once_and_joined_for_each_visitor() {
         assert_eq!(head.body.len(), 0);
     }
 
-    // What a visitor sends has its own length, whatever it has in common with the page.
+    // A visitor's text adds the same length to the compressed page, whether the page contains the
+    // same text or not.
     let length = async |name: &str| visit("GET", name, "gzip").await.body.len();
     assert_eq!(length("0 a page</li>").await, length("7 q wxyz</zz>").await);
 }

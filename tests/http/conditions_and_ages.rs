@@ -208,7 +208,7 @@ async fn clients_are_told_what_they_may_do_unless_the_generator_says_it() {
             "only what would be a 200 is conditional"
         );
     }
-    // Until the version is stale, and at most for the limit.
+    // A browser may keep the page until it is stale, but not for longer than the limit.
     for (limit, expected) in [(2 * LONG, 3600), (LONG / 2, 1800)] {
         let folder = Folder::new();
         let policy = Refresh::every(LONG).browser_cache(limit);

@@ -725,7 +725,8 @@ async fn hole_that_moves_in_the_same_text_makes_another_page() {
 async fn outer_layer_stores_no_page_with_holes() {
     let site = Site::new();
     let inner = async |holes: Holes| Html(format!("<b>{}</b>", holes.text("name")));
-    // The inner one stores it, or passes the request of the outer one's generator on.
+    // Either the inner layer stores the page, or it passes the request of the outer layer's generator on to the
+    // handler.
     for layer in [
         site.layer(),
         site.layer().bypass_if(|_| true),
@@ -817,7 +818,7 @@ async fn two_revisions_generate_each_page_once_an_interval_and_leave_each_others
             }
             assert!(times.len() >= 11, "{hole} {number}: {}", times.len());
         }
-        // One of the two is the first to find the stored page stale, and stores its own.
+        // Of the two revisions, the one that first finds the stored page stale stores its own page.
         let apart = site.stats().regenerations(Outcome::KeptApart);
         let stored = site.stats().regenerations(Outcome::Stored)
             + site.stats().regenerations(Outcome::Renewed);

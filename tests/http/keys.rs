@@ -252,7 +252,7 @@ async fn a_web_socket_is_reached_on_a_route_of_its_own_and_beside_a_page() {
         assert_eq!(ask("/socket", false).await, 426);
         assert_eq!(ask("/both", false).await, 200);
     }
-    // A 101 has switched the cache off for no other request.
+    // The responses with status 101 have not made any other request bypass the cache.
     assert_eq!(runs.load(SeqCst), 4);
 }
 

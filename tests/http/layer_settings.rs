@@ -242,8 +242,9 @@ async fn handler_that_checks_a_signature_sees_the_query_as_it_was_sent() {
     }
     let exact = get(&app, &format!("/exact?{}", signed(spellings[0]))).await;
     assert!(exact.header("cache-status").contains("hit"), "{exact:?}");
-    // By default, the generator sees one spelling in place of all of them, and its signature is different. It
-    // answers with 403, which is not stored, so each visitor's own request is passed on.
+    // By default, the handler gets one spelling of the query in place of all of them, and that spelling has
+    // another signature. So the handler answers with 403. That is not stored, and each visitor's own request
+    // is passed on.
     let usual = get(&app, &format!("/usual?{}", signed(spellings[0]))).await;
     let status = usual.header("cache-status");
     assert!(status.ends_with("detail=status"), "{status}");

@@ -229,7 +229,8 @@ async fn cookies_and_upgrades_that_the_handler_never_sees_are_one_line_for_debug
             "a request for an upgrade gets the stored page",
         ),
     ] {
-        // Each has a key of its own, so that no page is fresh.
+        // Each of these layers has a key of its own, so that none finds a page that another one has
+        // stored.
         let named = |bypasses: bool| {
             let layer = site
                 .layer(POLICY)

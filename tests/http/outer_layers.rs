@@ -220,7 +220,8 @@ async fn check(
             let agrees = match name {
                 "x-request-id" | "date" => !is.is_empty(),
                 "vary" => was.iter().all(|name| is.contains(name)),
-                // The feature `compression` has compressed the response itself.
+                // Perennial's feature `compression` has compressed the page before the outer layer
+                // could do so.
                 "content-encoding" | "content-length" if cfg!(feature = "compression") => true,
                 _ => is == was,
             };

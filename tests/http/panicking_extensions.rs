@@ -45,7 +45,7 @@ impl<const N: usize> Poison<N> {
 
 impl<const N: usize> Clone for Poison<N> {
     fn clone(&self) -> Self {
-        // The panic is counted before it is raised, because it may be caught unseen.
+        // The panic is counted before it is raised, because somebody may catch it without a trace.
         self.0.0.fetch_add(1, SeqCst);
         panic!("a clone of the visitor's extension {N}");
     }

@@ -162,7 +162,8 @@ async fn second_import_is_refused_as_its_recipe_shows() {
     let (problem, imported) = (problem.expect("answers"), imported.expect("answers"));
     let shown = shown_below("curl -s -X POST http://127.0.0.1:3000/import &", 0);
     assert_eq!(imported.text(), shown[1]);
-    // The order of the fields depends on a feature of serde_json. The chapter shortens with `…`.
+    // The order of the fields depends on a feature of serde_json. The chapter replaces the end of a
+    // long text by `…`.
     let problem: serde_json::Value = serde_json::from_str(problem.text()).expect("JSON");
     for field in ["action", "detail", "status"] {
         let name = format!("\"{field}\":");

@@ -329,8 +329,8 @@ async fn resumed_download_gets_bytes_of_no_other_version() {
             assert_eq!(refused.header("cache-control"), "no-store");
         }
     }
-    // By this machine's clock, the page changed before the time that the store's clock gives for it. So the
-    // response has no `Last-Modified`, and the condition is ignored (§13.1.4).
+    // The database's clock is ahead of this machine's, so the date of the version would be in the future.
+    // The response therefore has no `Last-Modified`, and the condition is ignored (§13.1.4).
     assert_eq!(site.get(&[]).await.header("last-modified"), "");
     for condition in [("if-unmodified-since", date), ("if-range", tag)] {
         let whole = site.get(&[range, condition]).await;
@@ -381,7 +381,8 @@ async fn files_are_conditional_as_without_the_layer() {
                     request(&alone, method, path, headers).await,
                     request(&cached, method, path, headers).await,
                 ];
-                // A range has no meaning for a HEAD (§14.2), although ServeDir answers with one.
+                // A range has no meaning for a HEAD (§14.2), although ServeDir answers such a request with
+                // 206.
                 let status = match (method, alone.status) {
                     ("HEAD", 206) => 200,
                     (_, status) => status,
@@ -411,7 +412,7 @@ async fn changed_page_is_modified_for_a_client_with_a_date() {
                     let reply = site.get(&[]).await;
                     // These are the dates that a client with this response would send (§13.1.3). `Date` comes
                     // from this machine's clock, and `Last-Modified` from the store's. A test in
-                    // `src/cache/content/representation.rs` has both.
+                    // `src/cache/content/representation.rs` covers clients that send either of them.
                     let date = reply.header("last-modified");
                     if !date.is_empty() {
                         dates.push((date.to_owned(), body));

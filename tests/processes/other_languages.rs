@@ -82,7 +82,8 @@ async fn one_of_two_languages_wins_each_round(db: Db) {
     let mut ahead = [Duration::from_millis(16); 4];
     let mut last = 0;
     for round in 0..ROUNDS {
-        // Each name three times: fresh, and then expired.
+        // Each name is tried three times: the first time it has no row yet, and then its lease has
+        // expired.
         let name = format!("round {}", round / 3);
         let what = format!("try {name}");
         let first = round % contenders.len();

@@ -368,7 +368,7 @@ impl Site {
 
     /// Changes the data of a page, and invalidates the page.
     async fn changes(&self, page: usize, by: Option<usize>) {
-        // The second version is from directly before the second invalidation.
+        // The page changes twice, and the second version is made directly before the second invalidation.
         for _ in 0..2 {
             let number = self.numbers[page].fetch_add(1, SeqCst) + 1;
             let name = PAGES[page].1;

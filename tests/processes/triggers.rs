@@ -145,7 +145,7 @@ impl Changes {
             4 => format!("UPDATE book SET shelf = {shelf}, number = number + 1 WHERE id = {id}"),
             // Several rows at once.
             5 => format!("UPDATE book SET number = number + 1 WHERE shelf = {shelf}"),
-            // Some thirty are left: more of them would measure how fast the machine is.
+            // This keeps about thirty books. With more of them, the test would depend on how fast the machine is.
             6 => format!("DELETE FROM book WHERE id < {}", newest.saturating_sub(30)),
             _ => {
                 let id = self.ids.fetch_add(1, SeqCst) + 1;
@@ -195,7 +195,7 @@ fn client(db: &Db) -> Option<Child> {
             let (server, database) = rest.split_once('/').expect("names a database");
             let (host, port) = server.split_once(':').expect("a port");
             let mut command = Command::new("mariadb");
-            // Goes on after a deadlock, as the others do.
+            // `--force` makes the client go on after a deadlock, as the other two clients do.
             command.args(["--force", "-h", host, "-P", port, "-u", user, database]);
             command
         }
@@ -230,7 +230,7 @@ fn write_by_client(db: &Db, changes: &mut Changes, most: u32) {
         }
     }
     if changes.random.below(2) == 0 {
-        // In the middle of a transaction, after its commit, or before it has connected.
+        // The client is killed in the middle of a transaction, after a commit, or before it has connected.
         std::thread::sleep(Duration::from_millis(changes.random.below(60).into()));
         client.kill().expect("is killed");
     }
@@ -297,7 +297,7 @@ fn breaches(
 async fn shows_the_rows(db: &Db, processes: &[SocketAddr]) -> Vec<String> {
     let rows = rows(db).await;
     let newest = rows.keys().max().copied().unwrap_or_default();
-    // The latest books, with those that are gone, and each shelf.
+    // The pages are those of the latest books, including deleted ones, and of all shelves.
     let books =
         (newest.saturating_sub(36)..=newest).map(|id| (format!("/book/{id}"), Some(id), None));
     let shelves = (0..SHELVES).map(|shelf| (format!("/shelf/{shelf}"), None, Some(shelf)));

@@ -84,7 +84,8 @@ mod servers {
                 }
             })
             .await;
-            // On the pool of the dropped calls, too: nothing else has it.
+            // The lock is also free on the pool of the dropped calls, which shows that no call holds it
+            // any more.
             let lock = SessionLock::try_lock(pool.clone(), name(round)).await;
             let lock = lock.expect("answers").expect("is free");
             lock.release().await.expect("is held");

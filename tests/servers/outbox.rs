@@ -371,7 +371,8 @@ mod servers {
             _ => "UPDATE perennial_schema SET version = version + 1 WHERE id = 2",
         };
         let open = db.uncommitted(counter).await;
-        // A first version that one process makes is heard of by the other one while that waits.
+        // Both processes need a first version of the page. While the statement below waits, the process
+        // that does not generate it hears of the other's version.
         write(&db, "1", "purged_tag:other").await;
         let mut visits = tokio::task::JoinSet::new();
         let begun = Instant::now();
@@ -380,7 +381,8 @@ mod servers {
         }
         let runs = visits.join_all().await;
         assert_eq!(runs[0], runs[1]);
-        // The statement that cannot end has half a minute here.
+        // The visitors do not wait for the statement that cannot end, which has a time limit of half a
+        // minute here.
         assert!(
             begun.elapsed() < Duration::from_secs(15),
             "{:?}",

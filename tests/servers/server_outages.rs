@@ -141,7 +141,8 @@ async fn publish_during_a_takeover_is_refused(db: Db) {
     ask(&*store, Release::new(&first, Duration::ZERO)).await;
     let late = lock(&*store, "a", LEASE).await;
     for renews in [true, false] {
-        // The statements of another process's try after the lease has expired, without the commit.
+        // After the lease has expired, another process carries out the statements of a takeover, but has not
+        // committed them yet.
         let takeover = db
             .uncommitted(
                 "UPDATE perennial_lock SET owner = 'next', fence = fence + 1 WHERE name = 'a'",
@@ -324,8 +325,8 @@ async fn round_trips(db: &Db, wire: &Wire, site: Perennial) {
 }
 
 async fn foreign_tables_with_the_same_names_are_refused(db: Db) {
-    // Another process of a site may just be making the tables, so a wrong table is read again for a
-    // while before it is refused. The four tables are tried at once.
+    // Another process of the site may be in the middle of making the tables, so a wrong table is
+    // read again for a while before it is refused. The four tables are tried at once.
     let told = ["schema", "lock", "entry", "invalidation"].map(async |table| {
         let prefix = format!("for_{table}_");
         db.execute(&format!("CREATE TABLE {prefix}{table} (mine INTEGER)"))

@@ -147,7 +147,8 @@ async fn state_of_a_handler_is_freed_with_the_site() {
         async move { format!("{}", Arc::strong_count(&state.0)) }
     };
     let layer = site.layer(Refresh::every(LONG));
-    // The service as it is served: otherwise axum creates its layers again for each request.
+    // `with_state` makes the router as it is served. Without it, axum would create its layers again
+    // for each request.
     let app = Router::new()
         .route("/", route(page).layer(layer))
         .with_state(());
@@ -313,7 +314,8 @@ mod on_servers {
         let new = hears(&b, "/p", 1).await;
         assert_eq!(hears(&a, "/p", 1).await, new);
         hears(&b, "/q", 2).await;
-        // A version that was generated meanwhile may be from before that client's commit.
+        // A version that was generated meanwhile may have been generated before the other client's
+        // commit.
         let made = held.run();
         let status = async || get(aging, "/aging").await.run();
         until("it regrows at once", async || status().await > made).await;

@@ -12,7 +12,7 @@ use perennial_testkit::{
     until, with_pool,
 };
 
-// In its mode an empty text is NULL.
+// In the mode of this server, an empty text is NULL.
 #[cfg(feature = "mysql")]
 on_database! {
     mysql_unusual = perennial_testkit::Db::mysql_unusual();
@@ -44,8 +44,8 @@ async fn invalidation_is_committed_or_rolled_back_with_its_transaction(db: Db) {
             tokio::time::sleep(HEARD).await;
             assert_eq!([a.run("/a").await, b.run("/a").await], [run; 2]);
 
-            // Once the author's own process applies the invalidation at once, and once any process
-            // applies it in its next sync.
+            // In the first round, the author's own process applies the invalidation at once. In the
+            // second one, each process applies it in its next sync.
             let mut last = run;
             for at_once in [true, false] {
                 let mut transaction = pool.begin().await.expect("begins");

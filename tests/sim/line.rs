@@ -97,7 +97,7 @@ impl Line {
         let may_be_late = is_try || matches!(call, Call::Begin(_));
         if !quiet && may_be_late && random.chance(plan.faults) {
             let late = match random.below(2) {
-                // A late statement either ends while faults are still injected, or long after
+                // A late statement ends either while faults are still injected, or long after
                 // everything else has ended.
                 0 => {
                     let late = random.time(Duration::from_secs(20), Duration::from_millis(50));

@@ -136,8 +136,8 @@ impl World {
                 _ => Duration::from_secs(300),
             };
             let process = self.process(place);
-            // A task of its own: a visitor of a crashed process waits forever, and other visitors
-            // come.
+            // Each visit runs in a task of its own, because a visitor of a crashed process waits
+            // forever while other visitors come.
             visits += 1;
             let number = (place * 10 + visitor) as u32 * 100_000 + visits;
             let visit = process.visit(number, key, patience);
@@ -396,8 +396,8 @@ impl World {
             let held = held.filter(|lock| lock.kind != LockKind::Housekeeping);
             unsettled.extend(held.map(|lock| format!("{} is held in the end", lock.name)));
         }
-        // The store repeats the reversal of calls whose replies were lost for a quarter of an hour.
-        // After that, nothing is left to happen.
+        // When the reply to a call was lost, the store undoes the call again and again for a
+        // quarter of an hour. After that, nothing is left to happen.
         let (quarter, minute) = (Duration::from_mins(15), Duration::from_mins(1));
         tokio::time::sleep(quarter + minute).await;
         for slot in 0..=slots {

@@ -1,5 +1,5 @@
-//! What a driver itself owes: values as they were, codes of errors, connections that are usable after a call
-//! was dropped, and transactions that are the application's own.
+//! What a driver itself has to do: return values unchanged and the codes of errors, give back connections
+//! that are usable after a call was dropped, and let the application have transactions of its own.
 
 use std::{sync::Arc, time::Duration};
 
@@ -261,7 +261,7 @@ pub async fn pool_has_as_many_connections_as_it_says(db: OfDriver) {
         all.push(connection.expect("connects"));
     }
     let more = timeout(Duration::from_millis(200), driver.acquire()).await;
-    // A pool may also say at once that it has no more.
+    // Instead of waiting, a pool may also answer at once that it has no further connection.
     assert!(!matches!(more, Ok(Ok(_))), "more than max_connections()");
     if let Some(beside) = driver.connect() {
         let beside = timeout(HANG, beside)
@@ -297,7 +297,7 @@ fn mark(engine: Engine) -> [&'static str; 2] {
     }
 }
 
-/// Returns the number of marked sessions among all of the pool.
+/// Returns the number of sessions in the pool that are marked.
 async fn marked(db: &perennial_store::Database, read: &Statement) -> i64 {
     let (driver, mut all, mut marked) = (db.driver(), Vec::new(), 0);
     for _ in 0..driver.max_connections() {

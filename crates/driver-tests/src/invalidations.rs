@@ -40,8 +40,8 @@ pub async fn epochs_grow_in_the_order_in_which_they_are_seen(db: impl TestDataba
     assert_eq!(kept, names, "each once, by its latest");
     assert_eq!(invalidated(&*store, Epoch(last), ALL).await, []);
 
-    // Many processes invalidate at once. A concurrent reader misses no epoch below one that the
-    // reader has seen.
+    // Many processes invalidate at once. A reader that has seen an epoch has also seen all lower
+    // ones.
     const WRITERS: usize = 8;
     const EACH: usize = 25;
     let mut writers = JoinSet::new();
@@ -120,7 +120,8 @@ async fn prune(store: &dyn Backend, age: Duration, oldest: Epoch) {
     }
 }
 
-/// The reader of the next page asks for later epochs alone.
+/// A reader that has read one page of the list asks next for the epochs after the last one that it has
+/// seen, so it must not miss a name with that epoch.
 pub async fn names_of_one_epoch_are_read_together(db: impl TestDatabase) {
     let store = db.store().await;
     let mut made = Vec::new();
@@ -312,8 +313,8 @@ pub async fn a_purge_is_forgotten_only_when_no_entry_is_older(db: impl TestDatab
         assert!(published);
         lease
     };
-    // Published after the purge, by a process that had not learned of the purge when its generator
-    // began.
+    // This entry is published after the purge, by a process that had not learned of the purge when
+    // its generator began.
     let old = entry("/p#late", before).await;
     entry("/new", purged).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -339,7 +340,7 @@ pub async fn a_purge_is_forgotten_only_when_no_entry_is_older(db: impl TestDatab
 
 pub async fn purge_distinguishes_keys_with_a_common_beginning(db: impl TestDatabase) {
     let store = db.store().await;
-    // In the order of some languages `#` counts for little, and `a` and `A` are equal.
+    // In the collations of some languages `#` is ignored, and `a` and `A` are equal.
     let (of, others) = (
         [
             "/b",

@@ -1,5 +1,5 @@
-//! The contract between Perennial and a driver of its database: what one statement does. A driver passes it
-//! before a site may use it.
+//! The contract between Perennial and a driver of its database, as tests. Each of them says what the driver
+//! has to do with a single statement. A driver should pass all of them before a site uses it.
 //!
 //! The tests of a driver are one call of [`contract!`], with a function that makes an empty database:
 //!
@@ -13,17 +13,17 @@
 //! perennial_driver_tests::contract!(crate::database);
 //! ```
 //!
-//! With a server, `database` makes an empty database (`CREATE DATABASE`), and what is kept drops it. `open` is called
-//! again and again, as for several processes; the pools have more than one connection, except for a database in
-//! memory, and at most some ten. Where there is no server, `database` returns `None`, and the tests pass without
-//! having tried anything.
+//! With a server, `database` makes an empty database (`CREATE DATABASE`). It also returns a value that the tests
+//! keep, and that removes the database when it is dropped. `open` is called again and again, as for several
+//! processes; the pools have more than one connection, except for a database in memory, and at most some ten. Where
+//! there is no server, `database` returns `None`, and the tests pass without having tried anything.
 //!
 //! Each test gets a database of its own. `contract!` makes a module for each part of the contract, and a test
 //! of each function, so that `cargo test leases::` runs one part. The tests take a few seconds, and fail after two
 //! minutes. The package needs `tokio` with the features `macros` and `rt-multi-thread`.
 //!
-//! What they cannot see, a driver's author looks after: whether an error is
-//! [late](perennial_store::driver::DriverError::late) or
+//! Some things the tests cannot see, so the author of a driver has to take care of them: whether an
+//! error is [late](perennial_store::driver::DriverError::late) or
 //! [unreachable](perennial_store::driver::DriverError::unreachable), notifications, and what is logged.
 
 #![forbid(unsafe_code)]
@@ -76,7 +76,8 @@ pub trait TestDatabase: Send + Sync + 'static {
     }
 }
 
-/// Changes the rows as a clock would that is set forward, or back for negative `seconds`.
+/// Changes the times in the rows, as if the database's clock had been set forward by `seconds`, or back if the
+/// number is negative.
 pub async fn shift_rows(db: &(impl TestDatabase + ?Sized), seconds: i64) {
     let by = seconds * 1_000_000;
     for table in [

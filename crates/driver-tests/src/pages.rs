@@ -146,7 +146,7 @@ pub async fn pages_leave_in_their_order_but_for_those_being_regenerated(db: impl
     }
     // `/visited` has just become stale, and may be regenerated at any moment.
     db.shift_clock(2 * 3600).await;
-    // Somebody asks for it, and its regeneration has just failed.
+    // A visitor asked for `/failing`, and the regeneration has just failed.
     let failing = lock(&*store, page("/failing"), LEASE).await;
     let cooldown = Duration::from_millis(1);
     assert!(ask(&*store, Release::new(&failing, cooldown)).await);

@@ -18,7 +18,7 @@ fn begin(name: &str, owner: &str) -> Begin {
     Begin::new(name, owner, "print", HOUR, 24 * HOUR, None)
 }
 
-/// Returns the state of a request, in a word or by the body of its response.
+/// Returns the state of a request: one word, or the body of its response.
 async fn begun(store: &dyn Backend, begin: Begin) -> String {
     let fingerprint_sent = begin.fingerprint.clone();
     match ask(store, begin).await {
@@ -80,7 +80,7 @@ pub async fn request_is_taken_over_only_after_its_time(db: impl TestDatabase) {
     assert!(finish(&*store, "r", "b", Some("paid")).await);
     db.shift_clock(12 * 3600).await;
     assert_eq!(begun(&*store, again("c", "print", 1)).await, "paid");
-    // The response's retention ends, and the key is new.
+    // When the retention of the response is over, the key counts as new.
     db.shift_clock(13 * 3600).await;
     assert_eq!(begun(&*store, begin("r", "c")).await, "own");
     assert!(finish(&*store, "r", "c", Some("paid again")).await);

@@ -1,4 +1,4 @@
-//! Calls of a store, as tests of its contract make them.
+//! Calls to a store, in the form in which the tests of its contract make them.
 
 use std::{
     fmt,

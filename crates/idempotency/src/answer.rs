@@ -1,5 +1,5 @@
-//! The response to a request that the service does not run: a stored response, or a problem (RFC 9457) that
-//! says what the client can do.
+//! The response to a request that is not passed to the service: a stored response, or a problem (RFC 9457)
+//! that says what the client can do.
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode};

@@ -85,8 +85,8 @@ pub(super) fn differing_parts(first: &str, second: &str) -> Vec<&'static str> {
         .collect()
 }
 
-/// Returns the URI of the request as axum's outermost router got the request. Without axum, the
-/// present URI.
+/// Returns the URI of the request as axum's outermost router received it. Without axum, returns the
+/// URI that the request has now.
 fn original_uri(parts: &Parts) -> &Uri {
     #[cfg(feature = "axum")]
     if let Some(axum::extract::OriginalUri(original)) = parts.extensions.get() {

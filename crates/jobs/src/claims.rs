@@ -149,8 +149,8 @@ impl Claims {
     pub async fn claim(&self, limit: u32) -> Result<Claim, Error> {
         match self.try_claim(limit).await? {
             Ok(claim) => Ok(claim),
-            // The connection was closed while it was idle, for example. Rows that the lost statement may still
-            // claim are released.
+            // The statement failed, for example because the connection had been closed while it was idle, so
+            // it is tried once more. If the lost statement claims rows after all, they are released.
             Err(_) => self.try_claim(limit).await?,
         }
     }

@@ -187,8 +187,8 @@ impl Once {
     ///
     /// # Cancel safety
     ///
-    /// After a drop or a [timeout](crate::ErrorKind::Timeout), roll back; on MySQL and MariaDB also
-    /// close the connection.
+    /// If you drop the future, or if it ends with a [timeout](crate::ErrorKind::Timeout), roll the
+    /// transaction back. On MySQL and MariaDB, close the connection as well.
     pub async fn mark_in(
         &self,
         transaction: impl Into<Connection<'_>>,
@@ -262,8 +262,8 @@ impl Once {
                 return Ok(Ok(lease));
             }
             let own = self.locks.inspect(self.name.clone()).await?;
-            // Nobody is seen to hold the lock: a transaction that marks the work has not ended, or it
-            // locks this name along with others.
+            // No lock seems to be held. Either a transaction that marks this work has not ended, or
+            // another transaction currently holds the row, together with those of other names.
             let is_free = own.as_ref().is_none_or(|lock| lock.remaining.is_zero());
             if !(may_be && is_free && backoff.pause().await) {
                 return Ok(Err(self.refused([own, after])));

@@ -59,7 +59,8 @@ impl SessionLock {
     ///
     /// # Errors
     ///
-    /// [`Invalid`](crate::ErrorKind::Invalid): this kind of database has no such locks. Or the database fails.
+    /// [`Invalid`](crate::ErrorKind::Invalid) if this kind of database has no such locks. Another kind if the
+    /// database fails.
     ///
     /// # Cancel safety
     ///
@@ -95,7 +96,8 @@ impl SessionLock {
         let digest = Sha256::digest(name.as_str());
         let (first, _) = digest.split_first_chunk().expect("has 32 bytes");
         let named = SessionLockName {
-            // PostgreSQL could not parse `i64::MIN` as a literal in a statement.
+            // PostgreSQL reads the text of `i64::MIN` as a `numeric` and not as a `bigint`, because it parses the
+            // digits without the sign.
             number: i64::from_be_bytes(*first).max(-i64::MAX),
             name: hex(&digest),
             holder: uuid::Uuid::new_v4().simple().to_string(),

@@ -1,5 +1,5 @@
-//! [Perennial](https://docs.rs/perennial) on [rusqlite](https://docs.rs/rusqlite): for an application whose
-//! database is an SQLite file that it opens by rusqlite.
+//! [Perennial](https://docs.rs/perennial) on [rusqlite](https://docs.rs/rusqlite): for an application that
+//! uses an SQLite file through rusqlite.
 //!
 //! ```no_run
 //! use perennial::Perennial;
@@ -10,17 +10,17 @@
 //! # Ok(()) }
 //! ```
 //!
-//! In `Cargo.toml`, Perennial stands without its default features, as its feature `sqlite` brings sqlx with an
-//! SQLite of its own, and a build has one SQLite at most:
+//! In `Cargo.toml`, switch Perennial's default features off. The default feature `sqlite` brings sqlx with an
+//! SQLite of its own, and a program can have only one SQLite:
 //!
 //! ```toml
 //! perennial = { version = "0.1", default-features = false, features = ["axum"] }
 //! perennial-rusqlite = "0.1"
 //! ```
 //!
-//! The pool has up to four connections of its own, each with a thread. The application's own connections to the
-//! same file, by whatever pool, go on as they are: processes and connections share an SQLite file. An
-//! invalidation in a transaction of the application's is a statement that
+//! The pool has up to four connections of its own, each with a thread. You need not change the application's
+//! own connections to the same file, whatever pool they are in, because many connections and processes can
+//! share an SQLite file. To invalidate in one of the application's transactions, run the statement that
 //! `Perennial::invalidation_sql` returns:
 //!
 //! ```no_run
@@ -76,7 +76,8 @@ struct Inner {
 
 impl Pool {
     /// Opens an SQLite file, with up to four connections: in WAL mode, with a busy timeout of two seconds and
-    /// `synchronous = NORMAL`, by which a power failure may lose the last commits. A missing file is created.
+    /// `synchronous = NORMAL`. With that setting, a power failure may lose the last commits. A missing file
+    /// is created.
     ///
     /// # Errors
     ///
@@ -93,12 +94,13 @@ impl Pool {
         Self::with(CONNECTIONS, open)
     }
 
-    /// Returns a pool of at most `connections` connections. Each is opened by a function of the application's,
-    /// which can set pragmas, add SQL functions and give a key. A database in memory has one connection.
+    /// Returns a pool of at most `max_connections` connections. Each is opened by a function of yours, which
+    /// can set pragmas, add SQL functions and give the key of an encrypted file. For a database in memory,
+    /// `max_connections` has to be 1.
     ///
-    /// The function sets a busy timeout (`Connection::busy_timeout`): without one, each statement fails while
-    /// another one writes. It runs on the thread of its connection, except for the first connection, which
-    /// this call opens itself.
+    /// The function should set a busy timeout (`Connection::busy_timeout`). Without one, each statement fails
+    /// while another connection writes. It runs on the thread of its connection, except for the first
+    /// connection, which this call opens itself.
     ///
     /// # Errors
     ///
@@ -253,7 +255,8 @@ impl Worker {
         Self(sender)
     }
 
-    /// Does some work after what was asked for before, also if nobody waits for it any more.
+    /// Does `work` on the thread of the connection, after everything that was sent to the thread before. The work is
+    /// done even if nobody waits for its result any more.
     async fn ask<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Connection) -> T + Send + 'static,
@@ -271,7 +274,7 @@ fn ended() -> DriverError {
     DriverError::broken("the thread of the SQLite connection has ended")
 }
 
-/// Returns an argument for the thread of a connection.
+/// Returns a copy of an argument that can be sent to the thread of a connection.
 fn owned(argument: &Argument<'_>) -> Result<rusqlite::types::Value, DriverError> {
     use rusqlite::types::Value;
     match *argument {

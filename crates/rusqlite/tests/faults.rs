@@ -124,7 +124,7 @@ async fn another_writers_lock_delays_no_warm_page_and_the_site_recovers() {
         assert!(asked.elapsed() < 5 * SECOND, "{:?}", asked.elapsed());
         sleep(SHORT).await;
     }
-    // A page that nobody has is generated once, and served unsaved.
+    // A page of which no process has a version is generated once, and is served although it cannot be stored.
     let mut visitors = JoinSet::new();
     for _ in 0..20 {
         let app = app.clone();
@@ -185,7 +185,7 @@ async fn warm_pages_are_served_and_cold_ones_generated_whatever_happens_to_the_f
             visitors.spawn(async move { visit(&app, "/cold").await });
         }
         visitors.join_all().await;
-        // Visitors may come one after the other: the version that the first one causes is fresh for all.
+        // The visitors may come one after the other, so the page may be generated twice.
         let runs = shop.begun() - before;
         assert!((1..=2).contains(&runs), "{loss:?}: {runs} generations");
     }
@@ -201,7 +201,8 @@ fn lose(shop: &Shop, loss: Loss) {
                     std::fs::remove_file(file).expect("removes");
                     continue;
                 }
-                // SQLite trusts the content of shared memory, and would map more and more memory.
+                // SQLite trusts the content of its shared memory file. If that were overwritten with random
+                // bytes, it would map more and more memory.
                 if file.to_string_lossy().ends_with("-shm") {
                     continue;
                 }

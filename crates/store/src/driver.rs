@@ -54,9 +54,9 @@
 //! | error | then |
 //! |---|---|
 //! | [`refused`](DriverError::refused), with a code that means that a concurrent statement came first | the statement is repeated for up to two seconds |
-//! | [`broken`](DriverError::broken), or a code that means that the server is shutting down | it is repeated for a fifth of a second, if it may run twice, on another connection |
-//! | [`late`](DriverError::late), [`unreachable`](DriverError::unreachable) | it has failed, and the site goes on from memory. While a site is being opened, it waits longer after `late` |
-//! | [`other`](DriverError::other) | it has failed |
+//! | [`broken`](DriverError::broken), or a code that means that the server is shutting down | if the statement may run twice, it is repeated for a fifth of a second, on another connection |
+//! | [`late`](DriverError::late), [`unreachable`](DriverError::unreachable) | the statement has failed, and the site goes on from memory. A site that is being opened tries again for longer after `late` |
+//! | [`other`](DriverError::other) | the statement has failed |
 //!
 //! `perennial-driver-tests` runs the contract of the store against a driver.
 
@@ -139,8 +139,8 @@ pub trait DriverConnection: Send {
     /// - **SQLite**: the text may have several statements, separated by `;`. Each `?` stands for the next
     ///   argument.
     /// - **PostgreSQL**: the text goes to the server in one message of the simple query protocol, and may have
-    ///   several statements. `arguments` is empty, and may be ignored: they are literals in the text. The values
-    ///   of a row are [`PostgresText`](Value::PostgresText) as the server sends it, or `Null`.
+    ///   several statements. `arguments` is empty, because the text contains all values as literals. Each value
+    ///   of a row is a [`PostgresText`](Value::PostgresText), as the server sends it, or `Null`.
     /// - **MySQL and MariaDB**: with arguments, the text is one statement, to be prepared; each `?` stands for
     ///   the next argument. Without arguments it may have several statements and goes in one message, not
     ///   prepared.
@@ -163,7 +163,7 @@ pub trait DriverConnection: Send {
     ) -> DriverFuture<'a, Rows>;
 
     /// Returns true if the connection is in a transaction. Perennial asks this only on MySQL (not on MariaDB),
-    /// because SQL cannot find it out there. `None`, the default, means that the driver does not know. An
+    /// because MySQL has no SQL that tells it. `None`, the default, means that the driver does not know. An
     /// invalidation in the application's transaction is then refused.
     fn is_in_transaction(&self) -> Option<bool> {
         None
@@ -443,7 +443,8 @@ impl DriverError {
         matches!(self.kind, Kind::Late)
     }
 
-    /// Returns true if the server accepts no connections or closes this one, or if a file cannot be opened.
+    /// Returns true if the server cannot be reached, closes this connection or does not answer in time, or if a file
+    /// cannot be opened.
     pub fn is_unreachable(&self) -> bool {
         match &self.kind {
             Kind::Broken | Kind::Late | Kind::Unreachable => true,

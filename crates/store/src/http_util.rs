@@ -70,7 +70,8 @@ pub fn seconds(time: Duration) -> u64 {
     time.as_secs_f64().ceil().max(1.0) as u64
 }
 
-/// Returns the host of a request, in lowercase. By RFC 9112 §3.2.2 the URI's host counts, and `Host` is ignored.
+/// Returns the host of a request, in lowercase. If the URI has a host, that one counts, and `Host` is ignored
+/// (RFC 9112 §3.2.2).
 pub fn host(uri: &Uri, headers: &HeaderMap) -> Option<Vec<u8>> {
     hosts(uri, headers).next().map(<[u8]>::to_ascii_lowercase)
 }

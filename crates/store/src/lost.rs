@@ -1,6 +1,6 @@
-//! Lost replies: operations that the database may execute after their callers have given up. Their effect is
-//! undone several times during the following quarter of an hour, because a message may stay in transit for that
-//! long.
+//! Lost replies: the database may carry out an operation after its caller has given up. The effect of such an
+//! operation is undone several times during the following quarter of an hour, because a message may stay in
+//! transit for that long.
 
 use std::sync::Arc;
 

@@ -18,7 +18,7 @@ use crate::words;
 pub const TABLE_PREFIX: &str = "perennial_";
 
 words! {
-    /// The kind of a lock. Lists are sorted by it. Each kind has its own names.
+    /// The kind of a lock. Lists of locks are sorted by kind. Two locks of different kinds may have the same name.
     #[derive(PartialOrd, Ord)]
     pub enum LockKind("kind of a lock") {
         /// A lock of Perennial's own housekeeping.

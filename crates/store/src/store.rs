@@ -151,8 +151,8 @@ impl Store {
         locked(&self.0.unread).is_some()
     }
 
-    /// Returns true if the latest call of each kind succeeded. A failure no longer counts once calls of
-    /// another kind have succeeded for long enough after it.
+    /// Returns true if the latest call of each kind succeeded. A failure no longer counts when a call
+    /// of another kind has succeeded a minute or more after it.
     pub fn is_available(&self) -> bool {
         locked(&self.0.failing).is_empty()
     }

@@ -41,7 +41,8 @@ pub enum StoreEvent<'a> {
         /// The fence of the lease.
         fence: Fence,
     },
-    /// An attempt did not get the lock: another holder has it, or has had it since it was last seen.
+    /// An attempt did not get the lock: another holder has it, or has had it since the caller last read the
+    /// lock's fence.
     LockContended {
         /// The lock's name.
         name: &'a LockName,

@@ -54,7 +54,7 @@ pub type Lines = Layered<Box<dyn Layer<Registry> + Send + Sync>, Registry>;
 
 /// Listens for all tests.
 pub fn listen() {
-    // Without the filter it would ask for each event there is.
+    // Without the filter, this subscriber would ask for every event.
     listen_with(Identity::new().with_filter(LevelFilter::OFF));
 }
 

@@ -137,7 +137,7 @@ impl Wire {
 
 impl Shared {
     async fn carry(&self, client: TcpStream, number: usize) {
-        // A server that is away ends the client's connection.
+        // If the server cannot be reached, the client's connection is closed.
         let Ok(server) = TcpStream::connect(self.server).await else {
             return;
         };

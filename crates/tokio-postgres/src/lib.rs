@@ -10,15 +10,15 @@
 //! # Ok(()) }
 //! ```
 //!
-//! In `Cargo.toml`, Perennial stands without its default features, as it needs no sqlx:
+//! In `Cargo.toml`, switch Perennial's default features off, because this crate needs no sqlx:
 //!
 //! ```toml
 //! perennial = { version = "0.1", default-features = false, features = ["axum"] }
 //! perennial-tokio-postgres = "0.1"
 //! ```
 //!
-//! An invalidation, or the mark of a job, in a transaction of the application's takes the transaction by
-//! [`in_transaction`]:
+//! To invalidate, or to mark a job as done, in one of the application's transactions, pass the
+//! transaction through [`in_transaction`]:
 //!
 //! ```no_run
 //! use perennial_tokio_postgres::in_transaction;
@@ -32,7 +32,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! `Builder::listen` needs a pool of sqlx's: deadpool's connections keep notifications to themselves.
+//! `Builder::listen` needs an sqlx pool, because deadpool's connections do not hand notifications on.
 
 #![forbid(unsafe_code)]
 #![warn(missing_debug_implementations, clippy::missing_errors_doc)]
@@ -50,15 +50,15 @@ use perennial::{
 };
 use tokio_postgres::{SimpleQueryMessage, SimpleQueryRow};
 
-/// A pool of deadpool's, for `Perennial::with_pool`. Cheap to clone.
+/// A deadpool pool, for `Perennial::with_pool`. Cheap to clone.
 #[derive(Clone)]
 pub struct Deadpool(Pool);
 
 impl Deadpool {
     /// Returns the driver for a pool, which the application goes on to use.
     ///
-    /// The pool's own limits hold: `timeouts.wait` is how long a statement waits for a connection, at most
-    /// for Perennial's statement timeout.
+    /// The pool's own limits hold: a statement waits for a connection for `timeouts.wait`, but no longer
+    /// than Perennial's statement timeout.
     pub fn new(pool: Pool) -> Self {
         Self(pool)
     }
@@ -76,8 +76,8 @@ impl From<Deadpool> for Database {
     }
 }
 
-/// Returns the connection of a transaction of the application's, for `Perennial::invalidate_in` and similar
-/// methods.
+/// Returns the connection of one of the application's transactions, for `Perennial::invalidate_in` and
+/// similar methods.
 pub fn in_transaction<'c>(transaction: &'c tokio_postgres::Transaction<'_>) -> Connection<'c> {
     Connection::new(Engine::Postgres, InTransaction(transaction))
 }
@@ -232,7 +232,7 @@ fn pool_error(error: PoolError) -> DriverError {
     }
 }
 
-/// Returns what an error of tokio-postgres's means.
+/// Returns the kind of error that Perennial distinguishes, for an error of tokio-postgres.
 fn driver_error(error: tokio_postgres::Error) -> DriverError {
     use std::error::Error as _;
 

@@ -124,7 +124,8 @@ async fn page_follows_a_transaction_of_the_application_if_it_commits() {
                 transaction.rollback().await.expect("is rolled back");
             }
         };
-        // The first change by a call, and the second one by a statement of the application's own.
+        // The first change is invalidated by a call of `invalidate_in`, and the second one by a statement of
+        // the application.
         if shop.generated.load(SeqCst) == 1 {
             let inside = in_transaction(&transaction);
             let invalidation = site.invalidate_in(inside, ["product-7"]).await;

@@ -34,7 +34,8 @@ async fn run(url: &str) -> Result<(), Box<dyn Error>> {
     let locked = SessionLock::lock(database, "import", Duration::from_secs(60)).await;
     let lock = locked.map_err(|error| format!("{error:#}{}", hint(url)))?;
     say!("process {process} has the lock; `kill -9 {process}` gives it to the next one");
-    // Stops where the connection is lost: another process may have begun.
+    // The work is stopped as soon as the connection is lost, because another process may then have begun
+    // the same work.
     lock.guard(import()).await?;
     lock.release().await?;
     say!("process {process} is done");

@@ -93,8 +93,8 @@ async fn run(options: &Options) -> Result<(), Box<dyn Error>> {
         .layer(&every)
         .bypass_if(|parts| parts.extensions.get::<User>().is_some());
     // A request with a login may generate this page, too, because the handler does not see the
-    // login. This setting says that no request bypasses the cache on purpose. Without it, a request
-    // with a token would cause a warning.
+    // login. `bypass_if` with `false` says that this is intended: every request may get this page.
+    // Without it, a request with a token would cause a warning.
     let of_all = site
         .layer(&every)
         .ignore_extension::<User>()
@@ -202,7 +202,7 @@ struct Login {
 async fn login(session: Session, cookies: Cookies, form: Form<Login>) -> Result<Redirect, Failure> {
     let Form(Login { name, remember }) = form;
     if remember.is_some() {
-        // The crate decodes cookies, but does not encode them.
+        // `tower-cookies` decodes the values of cookies, but does not encode them.
         let name = utf8_percent_encode(&name, NON_ALPHANUMERIC).to_string();
         let cookie = Cookie::build((REMEMBER, name)).path("/").http_only(true);
         cookies.add(cookie.permanent().build());

@@ -7,7 +7,8 @@ use tested_site::{Shop, app};
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     tracing_subscriber::fmt::init();
-    // The author of a book sees the new list, also where another process answers.
+    // With `read_own_writes`, the author of a book sees the new list even when another process
+    // answers.
     let builder = Perennial::builder().read_own_writes();
     let site = builder.open("sqlite://tested-site.db").await?;
     let app = app(&site, Shop::default());

@@ -49,8 +49,8 @@ impl Prometheus {
         );
         let file = folder.join("prometheus.yml");
         std::fs::write(&file, config).expect("is written");
-        // Prometheus has to be told a port. Another process could take this one first, but the system gives
-        // ports out in a long round.
+        // Prometheus has to be told a port. Another process could take the port before Prometheus does, but
+        // the system hands out a port again only after many others.
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("has one");
         drop(listener);

@@ -260,8 +260,8 @@ fn is_same(a: &Response<Bytes>, b: &Response<Bytes>) -> bool {
     a.status() == b.status() && a.headers() == b.headers() && a.body() == b.body()
 }
 
-/// Returns the HTTP date for a number of seconds since 1970. `None` means that the number cannot be a time, for
-/// example because the fences of the store are not times.
+/// Returns the HTTP date for a number of seconds since 1970. `None` means that the number is no plausible time.
+/// A fence usually is a time, but a store may use other numbers.
 fn http_date(seconds: i64) -> Option<HeaderValue> {
     let since = Duration::from_secs(seconds.try_into().ok()?);
     if since < 30 * YEAR || since > 8000 * YEAR {
@@ -450,7 +450,8 @@ impl Representation {
         if cache_control {
             fill_next(of_hit.cache_control);
         }
-        // The generated tag comes directly after the other places, so that it is reached without a search.
+        // The place of the generated tag comes directly after the places that were filled above, so that it is found
+        // without a search.
         if of_hit.has_weak_tag {
             fill_next(self.weak_tag.as_ref());
         }

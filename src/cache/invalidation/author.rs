@@ -28,6 +28,6 @@ pub(crate) async fn record_writes<F: Future>(change: F) -> (F::Output, Option<Ep
 
 /// Notes the epoch of an invalidation for [`record_writes`].
 pub(crate) fn record_write(epoch: Epoch) {
-    // Outside of a change there is nobody who asks for the epoch.
+    // Outside of a change that a layer observes, nobody asks for the epoch.
     let _ = LATEST_WRITE.try_with(|latest| latest.set(latest.get().max(epoch)));
 }

@@ -460,7 +460,7 @@ impl InvalidationSync {
             }
         }
         // Rows that are no longer in the outbox have been given epochs. The batches above have read these
-        // epochs, because each batch reads the names and the rows of one moment.
+        // epochs, because each batch reads names and rows as of the same moment.
         list.retain_unnumbered(&unnumbered);
         Ok(())
     }
@@ -475,8 +475,8 @@ impl InvalidationSync {
             self.read_latest_names(names, latest, progress).await?;
         }
         // A name that was pruned before it was read is missing from all lists. When it was pruned, a purge of
-        // everything was stored instead. That purge may have come into a part of the list that had been read
-        // before, so it is asked for once more.
+        // everything was stored instead. The epoch of that purge may be in a part of the list that this
+        // process had already read, so the process asks for the purge separately.
         let until = store.call(PurgedUntil {}).await?;
         list.invalidate_all_before(NameList::Purged, until);
         list.mark_seen(latest);

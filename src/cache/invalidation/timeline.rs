@@ -1,7 +1,7 @@
 //! When a process asks the store for invalidations, and for how long its requests wait for the answer.
 //!
-//! Requests drive the sync; no task outlives them. The time that counts is the time since the **start** of
-//! the last sync that succeeded, as its answer may be as old as that:
+//! Requests start the syncs, so there is no task that runs while no requests come. What counts is the time
+//! since the **start** of the last sync that succeeded, because its answer may be as old as that:
 //!
 //! ```text
 //! 0 s               1 s                      1.25 s                      1.25 s + patience
@@ -12,9 +12,10 @@
 //!
 //! - Under steady traffic a sync starts each second and is answered before the next one is due, so nobody
 //!   waits.
-//! - The site's patience is counted from the first request that waits, and not for each request anew: an outage
-//!   costs the site one wait. The patience is restored when the database answers a sync that was sent less than
-//!   1.25 s ago. While each answer takes longer than that, memory is served as in an outage.
+//! - The limit `database_patience` is counted from the first request that waits, and not for each request anew,
+//!   so an outage makes visitors wait only once. Requests wait again after the database has answered a sync
+//!   that was sent less than 1.25 s ago. While each answer takes longer than that, pages are served from memory
+//!   as in an outage.
 //! - The patience is also restored if no request has come for 1.25 s: the process may have been paused
 //!   meanwhile, so that what it knows may be outdated. How long requests had waited before the pause does not
 //!   matter then.
@@ -108,7 +109,7 @@ impl Timeline {
     pub(super) fn on_end(&mut self, started: Tick, succeeded: bool, now: Tick) {
         if succeeded {
             self.current_as_of = self.current_as_of.max(started);
-            // An answer that took too long is overdue itself, and ends no wait.
+            // An answer that took too long is itself overdue, so requests go on waiting.
             if now < self.current_as_of + SYNC_OVERDUE_AFTER {
                 self.waiting_since = None;
             }

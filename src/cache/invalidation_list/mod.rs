@@ -8,8 +8,8 @@
 //! visible in their order. It writes a row into the outbox instead, which is numbered after the commit, soon
 //! after a process first sees it. From that *sighting* on, the process honours the row, although it has no
 //! epoch: the row applies to versions whose generators may have begun before the commit. These are the
-//! process's own versions from before the sighting, and versions of other processes that do not know of a later
-//! epoch.
+//! process's own versions from before the sighting, and the versions of other processes, unless their epoch is
+//! later than the latest one that this process knew at the sighting.
 //!
 //! Invariants: epochs only grow. Once the list has called a version invalidated or purged, it never calls it
 //! valid again. And if a process has forgotten names because there were too many, it counts too many versions
@@ -60,13 +60,13 @@ pub(crate) enum Target<'a> {
     TagPrefix(&'a str),
     /// The resource of this key and its variants, whose versions are not served any more.
     Purged(&'a str),
-    /// The resources whose keys begin with this text, whose versions are not served any more.
+    /// The resources whose keys begin with this text. Their versions are not served any more.
     PurgedPrefix(&'a str),
     /// The resources with this tag, whose versions are not served any more.
     PurgedTag(&'a str),
-    /// The resources with a tag that begins with this text, whose versions are not served any more.
+    /// The resources with a tag that begins with this text. Their versions are not served any more.
     PurgedTagPrefix(&'a str),
-    /// All resources. A revision of the site's code invalidates them when it is seen for the first time.
+    /// All resources. A revision of the site's code invalidates them when it starts after a different one.
     Revision(&'a str),
 }
 
@@ -588,8 +588,8 @@ fn variants_of(key: &str) -> Vec<Cow<'_, str>> {
     ends.map(|end| bounded(&key[..end])).collect()
 }
 
-/// Returns true if this is how the name of a revision ends that was announced again after a rollback: with `;`
-/// and an epoch.
+/// Returns true if a revision's name ends with `;` and an epoch. It does so when the revision was announced
+/// again, after a rollback.
 fn is_return(rest: &str) -> bool {
     let epoch = rest.strip_prefix(';');
     epoch.is_some_and(|epoch| !epoch.is_empty() && epoch.bytes().all(|it| it.is_ascii_digit()))
@@ -754,8 +754,8 @@ mod tests {
         let both = [("revision:1", 3), ("revision:2", 7)];
         let began = seen(&both);
         assert_eq!(pending(&began).as_deref(), Some("revision:1;7"));
-        // Until the name is stored, versions of other processes count as stale, and those of this process do
-        // not.
+        // Until the name of the revision is stored in the list of invalidations, versions of other processes
+        // count as stale, and those of this process do not.
         let version = |revision| Metadata {
             revision,
             ..metadata(10, &[])

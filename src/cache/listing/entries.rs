@@ -16,7 +16,7 @@ fn number<S: serde::Serializer>(
     serde::Serialize::serialize(&status.map(|status| status.as_u16()), serializer)
 }
 
-/// A choice of entries, for [`Perennial::entries`](crate::Perennial::entries).
+/// Selects entries, for [`Perennial::entries`](crate::Perennial::entries).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "a filter does nothing until it is passed to `Perennial::entries`"]
 pub struct EntryFilter {

@@ -209,8 +209,8 @@ impl Listing {
     }
 }
 
-/// Returns the name that comes directly after this one in the order of names. It ends with a NUL, which is
-/// smaller than any character of a name.
+/// Returns the name that comes directly after this one in the order of names. It ends with U+0001, which
+/// is smaller than any character of a name.
 fn name_after(name: &str) -> String {
     format!("{name}\u{1}")
 }

@@ -38,7 +38,8 @@ impl Listing {
         }
     }
 
-    /// Waits until this process knows the invalidations, for as long as a request would.
+    /// Waits until this process knows all invalidations that were made before this call, but no longer than a
+    /// request would wait.
     async fn wait_until_known(&self) -> Result<(), Error> {
         self.sync.wait_if_overdue().await;
         self.sync.wait_for_all_before_start().await

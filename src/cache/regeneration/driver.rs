@@ -186,8 +186,9 @@ impl Driver {
         action
     }
 
-    /// Waits until the previous regeneration of this key has released its lease, for as long as its
-    /// statements may take. If it has not done so by then, this one finds the lease held.
+    /// Waits until the previous regeneration of this key has released its lease, but no longer than
+    /// the time limit of its statements. If the lease has not been released by then, this
+    /// regeneration finds it held.
     async fn wait_for_release(&mut self) {
         if let Some(mut previous_release) = self.previous_release.take() {
             let limit = self.regenerations.environment.store.limit();
@@ -197,8 +198,8 @@ impl Driver {
     }
 
     /// Removes the key from the list of running regenerations, so that a request can start the next one. With
-    /// `releases`, the next one waits until this one has ended. Returns the channel of the visitors who
-    /// watch; whoever drops it tells them that it is closed.
+    /// `releases`, the next one waits until this one has ended. Returns the channel that the waiting visitors
+    /// watch. When the caller drops it, they learn that the regeneration has ended.
     fn deregister(&mut self, releases: bool) -> Option<watch::Sender<Progress>> {
         let progress = self.progress.take()?;
         let (sender, receiver) = watch::channel(());
@@ -291,8 +292,8 @@ impl Driver {
                             "the stored version cannot be used, and is generated anew: its row is damaged, the type of its value has changed, \
                              or its page has a hole that this layer does not have"
                         );
-                        // A process keeps its version apart only if other code can use the stored one. Nobody
-                        // can use a damaged one.
+                        // If other processes can still use the stored version, this process keeps its own
+                        // version in memory, and leaves the stored one alone. Nobody can use a damaged one.
                         version.age_unknown |= is_damaged;
                         Stored::Unreadable(version)
                     }

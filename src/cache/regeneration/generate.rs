@@ -89,7 +89,8 @@ impl Driver {
             return Box::pin(std::future::pending());
         };
         assert_no_lock_is_held();
-        // Taken before the generator begins, so that its data are at least as new as this.
+        // The sightings are read before the generator begins, so that the generator's data are at least as new
+        // as they.
         let sightings = self.regenerations.environment.list.sightings();
         let started = self.regenerations.environment.now();
         let run = Arc::new(RunContext::for_generator(

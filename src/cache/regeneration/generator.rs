@@ -14,8 +14,8 @@ pub(crate) type Readable = Arc<dyn Fn(&Page) -> Reading + Send + Sync>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reading {
     Readable,
-    /// Only processes with another revision of the code can read it, in which the value has another type, or
-    /// the page has other holes.
+    /// This process cannot read it, because the value has another type here, or the page has other holes.
+    /// Processes with another revision of the code can.
     OtherCode,
     /// Nobody can read it.
     Damaged,

@@ -6,9 +6,9 @@
 //! `visit.rs` creates a [`Regeneration`] for the visitor who starts it, under the lock of the list of running
 //! ones, and `driver.rs` runs it in a task of its own:
 //!
-//! 1. The driver delivers [`Input::Start`]. If the process has not been able to read the invalidations from
-//!    before its start, the driver delivers [`Input::StoreFailed`] instead. If no page can be generated for the
-//!    request, the regeneration is dropped before that.
+//! 1. The driver delivers [`Input::Start`]. If the process has not yet been able to read the invalidations that
+//!    were made before the process started, the driver delivers [`Input::StoreFailed`] instead. If no page can
+//!    be generated for the request, the regeneration is dropped before that.
 //! 2. [`Regeneration::on`] returns an [`Output`]. The driver carries its parts out **in the order of the
 //!    struct's fields**: the memory tier has a result before it is reported, and it is reported before a
 //!    waiting visitor learns of it. Then it begins `action`. `None` means that the previous action goes on.
@@ -111,7 +111,7 @@ use crate::{
 /// What the driver tells the machine.
 #[derive(Debug)]
 pub(crate) enum Input<B> {
-    /// The process now knows all invalidations from before its start.
+    /// The process now knows all invalidations that were made before it started.
     Start,
     /// [`Action::TakePermit`] has ended. If no permit was given, the process has as many regenerations under
     /// way as its settings allow.
@@ -135,7 +135,7 @@ pub(crate) enum Input<B> {
     /// No visitor waits, and from now on none can join this regeneration.
     NobodyWaits,
     /// Whether the other process still holds its lease, according to a sync that was sent at the requested time
-    /// or later. If the store has not answered, it is what this process knows.
+    /// or later. If the store has not answered, the value is what this process knew before.
     PeerLease {
         held: bool,
     },
@@ -206,8 +206,9 @@ pub(crate) enum Action<B> {
     /// meanwhile, the fence is different, and the attempt fails. Ends with [`Input::Acquired`] or
     /// [`Input::StoreFailed`].
     Acquire { seen: Fence },
-    /// Run the generator, with or without a lease. The version's metadata has `snapshot`. Ends with
-    /// [`Input::Generated`]; the next action cancels a generator that still runs.
+    /// Run the generator, with or without a lease. The driver stores `snapshot` in the version's
+    /// metadata. The action ends with [`Input::Generated`]; the next action cancels a generator
+    /// that still runs.
     Generate { snapshot: Snapshot, reason: Reason },
     /// Publish this version under the lease. With `renews`, the stored version of this fence has the same
     /// content, which is then not sent again. Ends with [`Input::Published`] or [`Input::StoreFailed`].
@@ -320,8 +321,8 @@ pub(super) enum State<B> {
     ProbingAfterRefusal {
         refused: Version<B>,
     },
-    /// Memory has the result already. A request that finds it stale starts the next regeneration, which
-    /// begins after the release.
+    /// Memory has the result already. A request that finds the result stale may already join the next
+    /// regeneration, which waits until this lease has been released.
     Releasing {
         cooldown: Duration,
         removes: bool,
@@ -568,8 +569,8 @@ impl<'a, B: SameContent> Transition<'a, B> {
                 self.end();
             }
             (State::WaitingForPeer { since, .. }, Input::TimerFired) => {
-                // If a version may be served, visitors do not wait. They find that the key is taken for as long
-                // as this regeneration exists, even while it only sleeps.
+                // If a version may be served, visitors do not wait. For as long as this regeneration exists,
+                // even while it only sleeps, no visitor starts another one.
                 let at_most = if self.is_servable() {
                     Duration::ZERO
                 } else {
@@ -843,7 +844,7 @@ impl<'a, B: SameContent> Transition<'a, B> {
         self.enter(generating, Action::Generate { snapshot, reason });
     }
 
-    /// Returns the reason for the regeneration, which follows from the newest version so far.
+    /// Returns the reason for the regeneration: it was requested, or it follows from the newest version so far.
     fn reason(&self) -> Reason {
         if self.machine.request.is_requested {
             return Reason::Requested;
@@ -882,8 +883,8 @@ impl<'a, B: SameContent> Transition<'a, B> {
                 (cooldown, false)
             }
             Generated::NotStored(why, tags) => {
-                // A status and a size may change soon; the other reasons are properties of the
-                // route.
+                // A response's status, its size and the answer of `store_if` may soon be different.
+                // The other reasons are properties of the route.
                 let time = match why {
                     Bypass::Status | Bypass::StoreIf | Bypass::TooLarge => policy.cooldown_time(),
                     _ => policy.interval,
@@ -940,8 +941,9 @@ impl<'a, B: SameContent> Transition<'a, B> {
         cooldown
     }
 
-    /// Ends after a panic outside of the generator: another regeneration waits for the cooldown, as after
-    /// a failure. Visitors get the old version, or find the channel of the progress closed.
+    /// Ends after a panic outside of the generator. As after a failure, the page is not regenerated again
+    /// before the cooldown is over. Visitors get the old version, or learn that this regeneration has
+    /// ended without an answer.
     fn panicked(&mut self, has_lease: bool) {
         let policy = self.context.policy;
         let serves_old = self.grant_error_grace(policy.cooldown_time());
@@ -1158,8 +1160,9 @@ impl<'a, B: SameContent> Transition<'a, B> {
         newest.is_some_and(|newest| newest.freshness_for(self.context, min_epoch).is_servable())
     }
 
-    /// Offers the old version to visitors, if it is servable, or else lets them pass where the last
-    /// response was not stored, or else shows this progress.
+    /// Offers the old version to visitors, if it may be served. If it may not, and the last
+    /// response was not stored, the visitors' requests are passed to the service. In all other
+    /// cases, shows `otherwise`.
     fn show(&mut self, otherwise: Progress<B>) {
         if !self.show_stale(false) {
             self.output.progress = Some(match self.machine.hit_for_pass {
@@ -1222,8 +1225,8 @@ impl<'a, B: SameContent> Transition<'a, B> {
         self.is_servable()
     }
 
-    /// Answers with the old version. The process asks the store nothing about the version for
-    /// `time`, for this reason.
+    /// Answers with the old version. For `time`, the process does not ask the store about this
+    /// version. `pause` says why.
     fn serve_old(&mut self, time: Duration, pause: Pause) {
         if let Some(newest) = &mut self.machine.newest {
             newest.recheck_at = self.context.now + time;

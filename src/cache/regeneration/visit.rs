@@ -157,7 +157,7 @@ impl Regenerations {
             return Joined::Answered(Answer::Pass(Bypass::ShuttingDown));
         }
         let Some(generate) = generate.take() else {
-            // Only a leader has taken the generator, and a leader never returns here.
+            // The generator has not been taken: only a leader takes it, and a leader never returns here.
             return Joined::Answered(Answer::Pass(Bypass::Purged));
         };
         let request = LeaderRequest {
@@ -183,7 +183,7 @@ impl Regenerations {
         driver.started_by(run.and_then(|run| run.chain()), inherited_permit);
         match generate() {
             Ok(work) => driver.generates_by(work),
-            // Visitors who have joined this regeneration meanwhile are told when the driver is dropped.
+            // The driver is dropped here, and tells the visitors who have joined this regeneration meanwhile.
             Err(why) => return Joined::Answered(Answer::Pass(why)),
         }
         let run = async move {

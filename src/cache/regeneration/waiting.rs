@@ -65,7 +65,8 @@ impl<B: Clone> Progress<B> {
             Self::Done(Answer::Version(version)) => {
                 return Self::wait_after(version, waits_as_leader, visitor, context);
             }
-            // The answer of a regeneration that may have begun before the demand.
+            // The answer comes from a regeneration that may have begun before this visitor demanded a newer
+            // version, so the visitor starts again.
             Self::Done(Answer::Failed(_) | Answer::Unavailable { .. })
                 if visitor.demands && !visitor.leads && context.now < first =>
             {
@@ -211,7 +212,7 @@ impl<B: Clone> Progress<B> {
     }
 }
 
-/// Returns the answer to a visitor whose time is over: what other visitors get.
+/// Returns the answer to a visitor whose wait has ended: the version that other visitors get.
 fn servable_or_unavailable<B>(version: &Arc<Version<B>>, context: &DecisionContext<'_>) -> Next<B> {
     if version.freshness(context).is_servable() {
         Next::Answer(Answer::Version(version.clone()))

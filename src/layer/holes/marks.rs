@@ -111,8 +111,8 @@ impl Holes {
         self.mark(name, Escape::Text)
     }
 
-    /// Returns the mark of a hole whose filling becomes a string of JSON or JavaScript, with its quotes;
-    /// including inside an HTML `<script>` element.
+    /// Returns the mark of a hole whose filling becomes a string of JSON or JavaScript, quotes included.
+    /// It can also be used inside an HTML `<script>` element.
     ///
     /// ```
     /// # fn f(holes: perennial::layer::Holes) -> String {

@@ -164,7 +164,8 @@ where
     }
 }
 
-/// Returns the page that the handler makes for the visitor's request, without one of its headers.
+/// Returns the page that the handler makes for the visitor's request. If `without` names a header, the request
+/// is sent without that header.
 async fn for_visitor<S, ReqBody, ResBody>(
     shared: &Arc<Shared<S>>,
     visitor: &Parts,

@@ -31,8 +31,7 @@ pub(super) struct Recipient {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sender {
     Visitor,
-    /// The application itself, such as in a regeneration that it asks for. It does not read the
-    /// body.
+    /// The application itself, for example when it calls `regenerate`. It does not read the body.
     Application,
     /// The generator of an outer layer, for all visitors.
     Generator,
@@ -77,7 +76,7 @@ impl RefreshLayer {
             sender,
         } = recipient;
         let unfilled = response.extensions_mut().remove::<Unfilled>();
-        // The functions get the visitor's request as it was.
+        // The functions of the holes get the visitor's request unchanged.
         parts.extensions.remove::<Holes>();
         match sender {
             Sender::Visitor => {}

@@ -37,9 +37,9 @@ use super::{
 ///
 /// # What is stored
 ///
-/// Responses to GET, which also answer HEAD, each under its [key](Self::key), with a heuristically
-/// cacheable status (those of RFC 9110 §15.1 except 206 and 501: 200, 203, 204, 300, 301, 308, 404,
-/// 405, 410, 414), unless a header forbids it.
+/// The layer stores responses to GET, which also answer HEAD, each under its [key](Self::key).
+/// Their status has to be heuristically cacheable (those of RFC 9110 §15.1 except 206 and 501: 200,
+/// 203, 204, 300, 301, 308, 404, 405, 410, 414), and no header may forbid it.
 ///
 /// **Bypass** (hit-for-pass): after a response that may not be stored, the service itself answers
 /// each request for a time. The first such request runs the service twice, once as the generator
@@ -51,8 +51,8 @@ use super::{
 /// explanation have the error's text: so the service's error has to be `Into<BoxError>`, as for most
 /// layers of tower.
 ///
-/// The layer reads the body of a response that may be stored, and of a failure, whole before it
-/// answers. A request for an upgrade gets the stored page: a route with both a page and a WebSocket
+/// Before it answers, the layer reads the whole body of a response that may be stored, and of a
+/// failure. A request for an upgrade gets the stored page: a route with both a page and a WebSocket
 /// needs [`bypass_if`](Self::bypass_if).
 ///
 /// `Date` and `Age` say when the version was generated, and `Cache-Status` (RFC 9211) how the
@@ -67,24 +67,24 @@ use super::{
 ///
 /// # Extensions
 ///
-/// An extension of a request may identify its visitor. The layer knows those of axum 0.8 (feature
-/// `axum`): of its routing, of `DefaultBodyLimit`, and `ConnectInfo<SocketAddr>`; hyper's
-/// `OnUpgrade` (feature `hyper`, which `axum` brings in); and Perennial's own. A request with more
-/// extensions bypasses the cache, until each of their types is declared by
-/// [`ignore_extension`](Self::ignore_extension) or [`share_extension`](Self::share_extension). The
-/// layer only counts axum's private extensions, so a middleware that replaces one of them by an
-/// extension of its own goes unnoticed.
+/// An extension of a request may identify its visitor. The layer knows the following extensions:
+/// with the feature `axum`, those of axum 0.8's routing and of its `DefaultBodyLimit`, and
+/// `ConnectInfo<SocketAddr>`; with the feature `hyper`, which `axum` includes, hyper's `OnUpgrade`;
+/// and Perennial's own. A request with any other extension bypasses the cache, until the type of
+/// each of them is declared by [`ignore_extension`](Self::ignore_extension) or
+/// [`share_extension`](Self::share_extension). The layer only counts axum's private extensions, so
+/// a middleware that replaces one of them by an extension of its own goes unnoticed.
 ///
-/// An extension of a response may be what an outer middleware makes the page from, and a stored
-/// page has none. So a response with one that the layer does not know is not stored, unless it is
-/// declared by [`drop_response_extension`](Self::drop_response_extension).
+/// A response may have an extension that an outer middleware needs to make the page, and a stored
+/// page cannot keep it. So a response with an extension that the layer does not know is not stored,
+/// unless the type is declared by [`drop_response_extension`](Self::drop_response_extension).
 ///
 /// # Around a router
 ///
-/// Around a router, the layer stores each GET of the router, and a hit skips the routing.
-/// `axum::serve` then needs a service that is
-/// [shared](https://docs.rs/tower/latest/tower/make/struct.Shared.html) among connections, and
-/// axum's own body.
+/// If the layer stands around a router, it stores the responses to each GET of that router, and a
+/// hit skips the routing. `axum::serve` then needs two more things, as in this example: the service
+/// has to be [shared](https://docs.rs/tower/latest/tower/make/struct.Shared.html) by all
+/// connections, and its responses need axum's own body type.
 ///
 /// ```
 /// # async fn f(site: perennial::Perennial, router: axum::Router, listener: tokio::net::TcpListener) -> std::io::Result<()> {
@@ -103,8 +103,8 @@ use super::{
 ///
 /// The guide has [a whole server](crate::guide::without_axum).
 ///
-/// If the body's type has no `Default`, as hyper's `Incoming`, wrap it in an `Option`. The
-/// generator's request then has `None`:
+/// If the type of the request's body has no `Default`, like hyper's `Incoming`, wrap it in an
+/// `Option`. The generator's request then has `None`:
 ///
 /// ```
 /// # use bytes::Bytes;
@@ -482,11 +482,11 @@ impl RefreshLayer {
     /// Use it where the handler's response does not say by its headers that it is not worth storing: an empty
     /// search result, an error page with the status 200. The function does not see the body. If the decision
     /// depends on the body, let the handler set a header of its own, and let the function read that. A response
-    /// that is not stored goes only to this visitor, as it does with [`bypass_if`](Self::bypass_if). If a page
-    /// is stored already, it is removed. A handler that wants to keep it answers with a status of 500 to 599.
-    /// The function can decide only after the generator has run, so the first such request runs the service
-    /// twice. After that, the service itself answers all requests for as long as the policy's
-    /// [`cooldown`](crate::Refresh::cooldown). If the request alone can decide, use
+    /// that is not stored goes only to the visitor who caused it, as it does with
+    /// [`bypass_if`](Self::bypass_if). If a page is stored already, it is removed. A handler that wants to keep
+    /// it answers with a status of 500 to 599. The function can decide only after the generator has run, so the
+    /// first such request runs the service twice. After that, the service itself answers all requests for as
+    /// long as the policy's [`cooldown`](crate::Refresh::cooldown). If the request alone can decide, use
     /// [`bypass_if`](Self::bypass_if), which does not run the service twice.
     ///
     /// ```
@@ -529,11 +529,11 @@ impl RefreshLayer {
     }
 
     /// Adds no `Cache-Control` to responses that have none. Default: a stored page gets `no-cache`, and a
-    /// response that may be meant for one visitor only gets `private`.
+    /// response that may be meant for a single visitor gets `private`.
     ///
     /// Use it where the application sets the header in one place outside of the layer, including for stored
-    /// pages. What the layer must not store is recognised as before. The policy's `browser_cache` has no effect
-    /// then.
+    /// pages. The layer still recognises by the handler's headers what it must not store. The policy's
+    /// `browser_cache` has no effect then.
     ///
     /// ```
     /// # fn f(layer: perennial::layer::RefreshLayer) {

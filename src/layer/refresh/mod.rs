@@ -1,8 +1,9 @@
 //! The layer that stores the responses of a service and regenerates them.
 //!
-//! A request passes these modules in this order: `service` (what happens to it), `request` and `keying` (its
-//! key, or why it bypasses the cache), the cache, `generate` and `disposition` (if it has to be generated),
-//! and `respond` and `outgoing` (the response). In a layer with holes, `fill` comes last. Start with `service`.
+//! A request passes through these modules in this order: `service` (what happens to it), `request` and `keying`
+//! (its key, or why it bypasses the cache), the cache, `generate` and `disposition` (if it has to be
+//! generated), and `respond` and `outgoing` (the response). In a layer with holes, `fill` comes last. Start
+//! with `service`.
 
 mod admission;
 mod compare;

@@ -1,5 +1,5 @@
-//! The forms in which a stored response leaves: whole, a part, a 304, a 412, or the layer's own 503 and 508,
-//! with the headers that other caches go by.
+//! Makes responses from what is stored: the whole page, a part of it, a 304 or a 412; and the layer's own
+//! 503 and 508. Sets the headers that other caches use.
 
 use std::{ops::Range, time::Duration};
 
@@ -40,8 +40,9 @@ pub(super) fn leave_out<B>(response: &mut Response<ResponseBody<B>>) {
         headers.remove(header::LAST_MODIFIED);
     }
     *response.status_mut() = StatusCode::NOT_MODIFIED;
-    // The length is known, so that no outer layer compresses it. Axum then adds `Content-Length: 0`, which
-    // clients do not take from a 304 (RFC 9111 §3.2).
+    // The body's length is known to be 0, so that no outer layer compresses it. Axum then adds
+    // `Content-Length: 0`. Clients ignore this header in a 304 when they update the stored page (RFC 9111
+    // §3.2).
     *response.body_mut() = ResponseBody::default();
 }
 
@@ -115,7 +116,8 @@ pub(super) fn shorten<B>(
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_RANGE, ascii(content_range));
     headers.insert(header::CONTENT_LENGTH, HeaderValue::from(part.len()));
-    // A client combines parts by a strong tag (§15.3.7.3). A client that accepts a coding gets such a tag, too.
+    // A client joins the parts of a page by their strong tag (RFC 9110 §15.3.7.3). So a part has the strong tag
+    // of the page, even for a client that accepts compressed responses and usually gets a weak one.
     if let Some(tag) = stored.hit.get(header::ETAG) {
         headers.insert(header::ETAG, tag.clone());
     }

@@ -39,8 +39,8 @@ pub(super) struct Generating {
 }
 
 impl Generating {
-    /// Returns true if a layer around this one generates the key. Layers between the two may have
-    /// other keys.
+    /// Returns true if a layer around this one is generating the content of `key`. Layers between
+    /// the two may have other keys.
     fn is_within(&self, layer: &RefreshLayer, key: &str) -> bool {
         let run = || self.run.upgrade();
         *self.key == *key || run().is_some_and(|run| run.is_within(layer.cache.site(), key))

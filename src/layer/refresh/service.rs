@@ -132,10 +132,10 @@ where
 }
 
 impl<S> RefreshService<S> {
-    /// Returns the version with holes that a visitor gets from memory. This is the most frequent case. The
-    /// service does not need the request then, so it does not have to be copied for the functions of the holes.
-    /// In all other cases, returns the key that was determined, because the application's functions may be
-    /// called only once for each request.
+    /// Returns the version with holes that a visitor gets from memory. This is the most frequent case, and it
+    /// avoids copying the request: the service does not get the request, so the functions of the holes can have
+    /// the original. In all other cases, returns the key, if it was determined, because the application's
+    /// functions must be called only once for each request.
     fn hit_to_fill(&self, parts: &Parts) -> Result<Arc<Version>, Option<KnownResource>> {
         let layer = &self.0.layer;
         let is_visitors = OwnRequest::of(&parts.extensions).is_none()
@@ -281,8 +281,8 @@ async fn pass<S, ReqBody, ResBody>(
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
 {
-    // If a generator of content has made this request, its content is made from a response that the
-    // layer would otherwise have stored.
+    // If the request comes from a generator of other content, that content is made from this
+    // response. The response would otherwise have been stored.
     let run =
         request::run_context_of(&parts).filter(|run| run.is_generator() && why != Bypass::Method);
     let own_request = OwnRequest::of(&parts.extensions).cloned();
@@ -348,7 +348,8 @@ where
 }
 
 /// Answers a request that memory cannot answer. `is_kept_briefly` is the field of [`VisitOptions`]. `author`
-/// says which changes this visitor has made. `run` is the generator that sends the request, if one does.
+/// says which changes this visitor has made. If the request was sent by a generator and not by a visitor,
+/// `run` is that generator.
 async fn visit<S, ReqBody, ResBody>(
     shared: Arc<Shared<S>>,
     (parts, body, resource): (Parts, ReqBody, Resource<'static>),
@@ -454,7 +455,8 @@ where
     if leads && is_new && is_visitors && layer.cache.settings().mode == Mode::Development {
         compare::compare_once(&shared, key, || {
             let mut visitor = parts.clone();
-            // The generator treats a page as one with marks as long as anybody else holds its `Holes`.
+            // The generator has to treat the page as one with marks for as long as anybody else holds its `Holes`,
+            // so they are removed here.
             visitor.extensions.remove::<Holes>();
             visitor
         });

@@ -26,8 +26,8 @@ impl RequestHost {
     }
 
     /// Parses `reference` if it is a URI or an absolute path on the request's host. A relative reference,
-    /// such as `a` or `../b`, is not resolved and yields `None`: which resource it means depends on the
-    /// client's reading of the request.
+    /// such as `a` or `../b`, is not resolved and yields `None`: clients resolve it against the URL that
+    /// they know, which may have another path than the one that the service sees.
     fn same_host_uri(&self, reference: &str) -> Option<Uri> {
         let uri: Uri = if reference.starts_with("//") {
             format!("http:{reference}").parse().ok()?

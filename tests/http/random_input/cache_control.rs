@@ -48,8 +48,8 @@ fn any_headers_of_an_origin_leave_private_pages_private() {
         let misled = fields.contains_key(header::CONTENT_LENGTH);
         for _ in 0..2 {
             let (parts, body) = (&app).ask(Request::new(Body::empty())).await;
-            // If a body does not have the announced length, it was cut off, or can be read in two
-            // ways.
+            // If a body does not have the announced length, it was cut off, or the server and the
+            // client disagree on where it ends.
             let failed = misled && parts.status.is_server_error();
             assert!(failed || parts.status == StatusCode::OK && body == BODY);
         }

@@ -26,8 +26,8 @@ fn any_target_gets_the_page_of_its_own_resource() {
         let site = Shared::new().site();
         let app = Router::new().fallback(async |uri: Uri| uri.to_string());
         let app = app.layer(site.layer(Refresh::every(DAY)));
-        // If two keys were mixed up, the second visit to one of them finds the page that was stored
-        // for the other.
+        // If two keys were mixed up, the second visit to one of them would get the page that was
+        // stored for the other.
         for target in input.iter().chain(input) {
             let Ok(uri) = target.parse::<Uri>() else {
                 continue;

@@ -190,7 +190,8 @@ impl Oracle<'_> {
         if let Call::Invalidate(Invalidate { names }) = &*under.call
             && let Some(purged) = names[0].strip_prefix("purged:")
         {
-            // A purge empties the memory of its process, also of newer versions.
+            // A purge removes the page from the memory of the process that carries it out, even if
+            // the version there is newer.
             let mut resources = self.ground.plan.resources.iter();
             if let Some(key) = resources.position(|resource| resource.name == purged) {
                 let way = self.ways.entry((under.process, key)).or_default();
@@ -263,7 +264,8 @@ impl Oracle<'_> {
         let about = self.calls.values().filter(is_about);
         // The database fails, or has not answered yet.
         let mut ends = about.map(|it| it.refused.unwrap_or(it.at + limit));
-        // For a second, a request for another key may be the one that asks the database.
+        // For a second after the end, a request for another key may be the one that asks the
+        // database.
         let rests = |end: u64| end + limit + SECOND + rest >= at;
         if way.running == 0 && way.last + rest < at && !ends.any(rests) {
             // The process may be about to ask.

@@ -216,7 +216,7 @@ impl Oracle<'_> {
                     }
                 }
                 process.asked = process.asked.max(Some(under.at));
-                // An answer to a question of long ago is not enough.
+                // The answer does not count if the sync was sent too long ago.
                 if under.at + OVERDUE > at {
                     process.open = None;
                 }

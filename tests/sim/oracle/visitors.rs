@@ -176,7 +176,8 @@ impl Oracle<'_> {
         };
         match visitor.had {
             Some(since) if terms.stale_while_revalidate.is_none() && !purged(since) => {
-                // Half a second is for a database that is slow to tell of invalidations.
+                // The patience of half a second counts only if the database is slow to tell of
+                // invalidations.
                 let patience = if visitor.overdue {
                     patience
                 } else {

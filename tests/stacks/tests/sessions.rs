@@ -149,7 +149,8 @@ async fn hole_greets_who_is_logged_in_and_keeps_what_it_writes_into_the_session(
 async fn public_pages_are_stored_and_personal_ones_are_not() {
     let application = Application::new().await;
     let site = &application.site;
-    // The handler of a public page reads nothing of the login, and says so.
+    // The handler of a public page does not read the login, and this layer declares that by
+    // `ignore_extension`.
     let public = site
         .layer(policy())
         .ignore_extension::<Login>()

@@ -279,7 +279,8 @@ fn served(history: &[Fact], breach: &mut impl FnMut(Promise, String)) {
         for (from, _, number) in visits {
             while let Some((_, number)) = ended.next_if(|(until, _)| *until < from) {
                 // While the database is unavailable, a process serves content that it cannot store.
-                // What another process stores afterwards may have been generated before.
+                // The content that another process stores afterwards may have been generated before
+                // that.
                 if stored.contains(&(key, number)) {
                     newest = newest.max(number);
                 }

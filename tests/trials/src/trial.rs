@@ -90,7 +90,8 @@ pub(crate) async fn run(options: Options) -> Result<bool> {
         format!("{error}; is the cluster up? `scripts/cluster {kind} up` starts it")
     })?;
     let site = Perennial::open(&url).await?;
-    // The pages of an earlier trial; payments have names of their own.
+    // The pages may be those of an earlier trial, so they are removed. Payments have new names in
+    // each trial and need no removal.
     site.purge_prefix("/").await?;
     let recorder = Recorder::to(&folder.join("trial.facts"))?;
     let bank = bank::open(recorder.clone()).await?;

@@ -139,7 +139,7 @@ impl<const N: usize> Model for Check<N> {
         let begins = |process: &Process| {
             process.owner == row.owner && matches!(process.phase, Phase::Begun(_))
         };
-        // An operator may remove the row after finding out that the service was not called, or what
+        // An operator may remove the row after finding out whether the service was called, and what
         // it has done.
         if row.done.is_none() && !world.processes.iter().any(begins) {
             add(Step::OperatorForgets, &|next| {
@@ -200,7 +200,7 @@ impl<const N: usize> World<N> {
         }
     }
 
-    /// The schedule goes on while a `Begin` of the owner may come late.
+    /// The undoing goes on for as long as a `Begin` of this owner may still be carried out.
     fn undo_runs(&mut self, check: &Check<N>, owner: Owner) {
         self.change(check, Statement::Forget(owner));
         if !matches!(self.late, Some(Statement::Begin(by, _)) if by == owner) {
@@ -209,7 +209,7 @@ impl<const N: usize> World<N> {
         }
     }
 
-    /// Returns true if nobody can know what has come of the request in the row.
+    /// Returns true if nobody can know what has become of the request in the row.
     fn may_be_unknown(&self, check: &Check<N>) -> bool {
         // The request runs again soon.
         check.run_again
@@ -223,7 +223,7 @@ impl<const N: usize> World<N> {
 }
 
 impl<const N: usize> Check<N> {
-    /// Tests an answer to a request. Returns its name.
+    /// Checks an answer to a request, and returns the answer's name.
     fn answered(
         &self,
         world: &World<N>,

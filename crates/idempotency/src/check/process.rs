@@ -1,4 +1,5 @@
-//! The steps of a modelled process. The real decisions choose each step.
+//! The steps of a modelled process. What the process does in each step is decided by the same code
+//! as in production.
 
 use super::{
     Check, Mutant,

@@ -1,5 +1,5 @@
-//! The promises about the requests with one key, which the check compares with every step. Their numbers are
-//! those of docs/invariants.md. No part depends on rows or statements.
+//! The promises about the requests with one key. The check compares each step of the model with them. They
+//! have the numbers of docs/invariants.md, and depend on neither rows nor statements.
 
 use perennial_testkit::search::Broken;
 

@@ -1,4 +1,4 @@
-//! The searches: the processes and faults of each, and the conditions that are needed.
+//! The searches, each with its processes, its faults, and the situations that have to occur in it.
 
 use super::{
     Check, Mutant, OWN, SETTLES,

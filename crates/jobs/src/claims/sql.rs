@@ -22,7 +22,7 @@ use perennial_store::{
 /// lock id, number of rows, values of filters, length of the claim if it expires -> nothing
 pub(crate) const CLAIM: PerDialect = PerDialect {
     sqlite: "UPDATE {table} SET {claimed} WHERE {id} IN (SELECT {id} FROM {table} WHERE {free} LIMIT $2)",
-    // MATERIALIZED: chosen once, not anew for each row.
+    // MATERIALIZED makes PostgreSQL choose the free rows once, and not again for each row that it updates.
     postgres: "WITH perennial_free AS MATERIALIZED (
             SELECT {id} FROM {table} WHERE {free} LIMIT $2 FOR UPDATE SKIP LOCKED
         )
@@ -126,8 +126,8 @@ struct ClaimAnswer {
 }
 
 /// Returns the mark for rows of a claim that are completed: its lock id with `-` instead of the first digit.
-/// The mark is as long as the lock id. So if a column is too short, already the claim fails, and not only the
-/// completion after the work.
+/// The mark is as long as the lock id. So if a column is too short, the claim itself fails, and not the
+/// completion after the work has been done.
 fn done(lock_id: &str) -> String {
     format!("-{}", &lock_id[1..])
 }
@@ -293,8 +293,8 @@ impl Table {
         Ok(self.ask(statement, arguments, twice).await?.changed)
     }
 
-    /// Runs a statement, and again after an error that means that nothing was done; with `twice` also after
-    /// its connection broke.
+    /// Runs a statement. Repeats it after an error which means that nothing was done. With `twice`, also
+    /// repeats it after its connection broke.
     async fn ask(
         &self,
         sql: &str,

@@ -83,8 +83,8 @@ impl ExclusiveLayer {
         Ok(response.map(BodyExt::boxed_unsync))
     }
 
-    /// Returns the response to a request without the lock: the lock is taken, or `error` says why
-    /// it could not be taken or was lost.
+    /// Returns the response to a request that did not get the lock. With an `error`, that is the
+    /// reason; without one, another holder has the lock.
     fn refused<E>(
         &self,
         name: &LockName,

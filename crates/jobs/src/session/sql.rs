@@ -1,4 +1,5 @@
-//! Session locks of PostgreSQL and of MySQL and MariaDB, and the task that keeps the connection of a held one.
+//! Session locks of PostgreSQL and of MySQL and MariaDB, and the task that keeps the connection of a held lock
+//! open.
 
 use std::time::Duration;
 

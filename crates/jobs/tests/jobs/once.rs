@@ -170,8 +170,8 @@ async fn a_mark_in_a_transaction_is_the_same_as_one_outside(db: Db) {
             transaction.commit().await.expect("is committed");
             marked
         };
-        // The work is first done without a transaction. After its lifetime it may be done again, by
-        // a mark in a transaction.
+        // The work is first done without a transaction. When its retention is over, it may be done
+        // again, and is then marked in a transaction.
         let brief = Once::new(&site.locks(), "brief");
         let ran = brief.clone().run(|| async {}).await.expect("answers");
         assert_eq!(ran, OnceOutcome::Ran(()));
@@ -185,7 +185,8 @@ async fn a_mark_in_a_transaction_is_the_same_as_one_outside(db: Db) {
         let ran = brief.run(|| async {}).await.expect("answers");
         assert_eq!(ran, OnceOutcome::Ran(()));
 
-        // Another process does the work, never extends its lease, and loses the lease when it ends.
+        // Another process begins the work and never extends its lease. It loses the lease when the time
+        // of the lease is over.
         let held = other.locks().lease_duration(Duration::from_secs(6)).manual_extension();
         let running = Once::new(&held, "held");
         let running = tokio::spawn(running.run_until_done(|_| std::future::pending::<Result<(), ()>>()));

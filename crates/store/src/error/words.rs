@@ -56,7 +56,8 @@ macro_rules! words {
             ///
             /// # Errors
             ///
-            /// [`Invalid`](crate::ErrorKind::Invalid): it is none of these words.
+            /// [`Invalid`](crate::ErrorKind::Invalid) if the text is none of the words that `Display`
+            /// writes.
             fn from_str(text: &str) -> Result<Self, Self::Err> {
                 Self::all().find(|it| it.to_string() == text).ok_or_else(|| {
                     let all: Vec<_> = Self::all().map(|it| it.to_string()).collect();

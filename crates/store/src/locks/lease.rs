@@ -89,7 +89,8 @@ impl Lease {
 
     /// Returns the fencing token, which is greater than the token of every earlier lease on this name.
     ///
-    /// A late write by a paused holder cannot overwrite a later holder's, if each write stores its fence:
+    /// A late write by a paused holder cannot overwrite a later holder's, if each write stores its fence, and
+    /// is refused when a greater fence is stored already:
     ///
     /// ```sql
     /// UPDATE document SET text = $1, fence = $2 WHERE id = $3 AND fence <= $2
@@ -113,8 +114,8 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// [Lost](crate::ErrorKind::Lost), or the database fails. This process then treats the lease as ending at
-    /// its old time.
+    /// [Lost](crate::ErrorKind::Lost) if the lease is lost. If the database fails, the lease may still be
+    /// valid, and this process treats it as ending at its old time.
     pub async fn extend(&self) -> Result<(), Error> {
         self.core.extend().await
     }

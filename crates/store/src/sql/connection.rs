@@ -1,4 +1,4 @@
-//! Connections of the application's own, in whose transactions Perennial writes.
+//! The application's own connections, in whose transactions Perennial writes.
 
 use std::fmt;
 

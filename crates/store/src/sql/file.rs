@@ -74,7 +74,8 @@ impl DatabaseFile {
             _ => return Some("the file"),
         }
         // While no connection is open, the log file may be recreated at any time, so a new log file proves
-        // nothing. But if a connection has a log file open that is deleted, the database was replaced.
+        // nothing. But if a connection still has a log file open that has been deleted, the database was
+        // replaced.
         #[cfg(target_os = "linux")]
         {
             let log = format!("{}-wal", self.path.display());

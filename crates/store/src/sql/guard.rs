@@ -190,8 +190,9 @@ fn places(settings: &Settings) -> String {
 /// The longest time, in seconds, that `max_statement_time` takes.
 const LONGEST_STATEMENT: f64 = 31_536_000.0;
 
-/// Limits the statement's time, and sets the time zone: to the one that the connection has or, where the
-/// statement would not be committed in the site's database, to one that does not exist.
+/// Limits the statement's time, and sets the time zone. Usually that is the time zone which the
+/// connection already has. If the statement would not be committed, or not in the site's database, it is
+/// one that does not exist: the statement then fails, and does nothing.
 fn mariadb(settings: &Settings, limit: Duration) -> String {
     // The names from before MariaDB 11.1, and those since.
     let [isolation, read_only] = match setting(settings, "tx_isolation") {
@@ -202,8 +203,9 @@ fn mariadb(settings: &Settings, limit: Duration) -> String {
     let database = database(settings).map_or("NULL".to_owned(), |name| {
         format!("'{}'", crate::name::hex(name.as_bytes()))
     });
-    // The limit in the server is a little longer than the one in this process. When the server's limit ends,
-    // nobody waits for the statement any more. Without a limit in the server, the statement would go on.
+    // The limit in the server is a little longer than the one in this process. When the server's limit is
+    // reached, nobody waits for the statement any more. Without a limit in the server, the statement would
+    // go on.
     let limit = limit
         .saturating_add(Duration::from_millis(100))
         .as_secs_f64();

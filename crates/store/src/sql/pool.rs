@@ -44,11 +44,12 @@ const SESSION_TRIES: u32 = 1000;
 
 /// A connection that was taken from a pool, or opened outside of it.
 ///
-/// If it is dropped, nobody waits for the answer any more. The server may still be working on it, so the
-/// connection counts as used until it has answered or its time is up. That way a caller who gives up early and
-/// tries again does not make the pool open one connection after another. A connection from
-/// [`Connections::acquire`] is closed instead, because it may be in a transaction or hold a lock. A connection
-/// to SQLite is rolled back and given back, because a database in memory may end with its connection.
+/// If it is dropped, nobody waits for the answer any more. The server may still be working on the statement,
+/// so the connection counts as used until the server has answered or the time limit of the statement is over.
+/// That way a caller who gives up early and tries again does not make the pool open one connection after
+/// another. A connection from [`Connections::acquire`] is closed instead, because it may be in a transaction
+/// or hold a lock. A connection to SQLite is rolled back and given back, because a database in memory may end
+/// with its connection.
 pub struct Borrowed {
     connection: Option<Box<dyn PooledConnection>>,
     /// For a connection beside the pool: its permit, which limits the number of such connections.
@@ -103,8 +104,8 @@ impl Drop for Borrowed {
     }
 }
 
-/// Gives a connection to SQLite back to its pool. If SQL of several statements is dropped, it is not executed
-/// to its end, so a transaction that it began may still be open.
+/// Gives a connection to SQLite back to its pool. If a call with several statements is dropped, SQLite does
+/// not execute them to the end. A transaction that they began may then still be open, so it is rolled back.
 fn roll_back(mut connection: Box<dyn PooledConnection>) {
     if let Ok(runtime) = Handle::try_current() {
         runtime.spawn(async move {
@@ -399,7 +400,7 @@ impl Connections {
         self.run_while(again, statement, arguments).await
     }
 
-    /// Runs a statement, and repeats it as long as it fails with one of these errors.
+    /// Runs a statement, and repeats it as long as it fails with an error for which `again` returns true.
     pub async fn run_while(
         &self,
         again: impl Fn(&DriverError) -> bool,
@@ -467,7 +468,8 @@ const REFUSED: [(&str, &str); 3] = [
     ("TiDB", "TiDB"),
 ];
 
-/// Refuses other database servers, and sessions in which a statement would succeed and be rolled back later.
+/// Refuses servers that only resemble PostgreSQL or MySQL, and sessions in which a statement would succeed and
+/// be rolled back later.
 fn check(settings: &Settings) -> Result<(), Error> {
     let version = setting(settings, "version").unwrap_or_default();
     if let Some((_, engine)) = REFUSED.iter().find(|(word, _)| version.contains(word)) {

@@ -138,7 +138,7 @@ async fn upgrade(
     };
     let ended = run(connection, &Statement::new(dialect, "", end), &[]).await;
     match dialect {
-        // The settings for the wait were made for this session, so the connection must not go back to the pool.
+        // The session now has other limits for waiting, so the connection must not go back to the pool.
         Dialect::MySql | Dialect::MariaDb | Dialect::Galera => borrowed.close(),
         _ if ended.is_err() => borrowed.close(),
         _ => borrowed.give_back(),
@@ -338,8 +338,8 @@ mod tests {
             "sqlite://{}?mode=rwc",
             folder.path().join("site.db").display()
         );
-        // The transactions write one after the other, and none waits too long for the others and
-        // the disk.
+        // SQLite lets one transaction write at a time. Without writes to the disk, none of them has
+        // to wait for too long.
         let options: SqliteConnectOptions = url.parse().expect("a URL");
         let options = options.synchronous(SqliteSynchronous::Off);
         let first = SqlitePool::connect_with(options.clone()).await;

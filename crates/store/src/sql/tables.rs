@@ -38,7 +38,7 @@ impl Tables {
     ///
     /// # Errors
     ///
-    /// The prefix cannot be used in every kind of database.
+    /// At least one kind of database does not allow the prefix.
     pub fn new(prefix: &str) -> Result<Self, Error> {
         check_prefix(prefix)?;
         Ok(Self(Arc::new(Inner {
@@ -83,7 +83,7 @@ impl Tables {
         let _ = self.0.found.set(found);
     }
 
-    /// Returns the dialect of the server behind a connection of the application's.
+    /// Returns the dialect of the server behind one of the application's connections.
     pub async fn dialect_on(
         &self,
         connection: &mut Connection<'_>,

@@ -197,8 +197,8 @@ fn book_trigger() -> Trigger {
 /// In a real shop, this is a migration: `perennial triggers` prints it.
 async fn create_triggers(pool: &PgPool) -> Result<(), Box<dyn std::error::Error>> {
     let mut connection = pool.acquire().await?;
-    // The lock lets two processes that start at the same moment create the triggers one after the
-    // other.
+    // Two processes may start at the same moment. This lock makes them create the triggers one
+    // after the other.
     sqlx::raw_sql("SELECT pg_advisory_lock(1)")
         .execute(&mut *connection)
         .await?;

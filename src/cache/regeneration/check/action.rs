@@ -28,7 +28,7 @@ pub(crate) enum WorldAction {
     Panic(usize),
     /// The application invalidates the page, and demands its regeneration.
     Demand(usize),
-    /// The answer does not come, or the statement has not run.
+    /// The caller gets no answer, whether the statement was carried out or not.
     Away(usize),
     /// The caller gives up, and the statement may run later.
     GiveUp(usize),

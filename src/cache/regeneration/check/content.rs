@@ -100,7 +100,7 @@ impl InvalidationView for ModelList {
     }
 
     fn sightings(&self) -> Sighting {
-        // The order of a sync's answers is the matter of the simulation.
+        // This check does not vary the order in which a sync's answers arrive. The simulation does.
         Sighting::default()
     }
 

@@ -4,10 +4,12 @@
 //! A search visits the states that it can reach, the nearest first. There are two kinds, and each says which
 //! it is in its name and in what it prints:
 //!
-//! - A **complete** search visits all states that there are. Where that takes long, it does so with
-//!   `PERENNIAL_TEST_STATES=full` alone, as in `scripts/test`, and is bounded otherwise.
-//! - A **bounded** search visits the nearest states only. There are more than three million states to each of
-//!   them, and it says nothing about those that it has not visited. The simulation goes farther, at random.
+//! - - A **complete** search visits all states that there are. If that takes long, the search is
+//!   complete only with `PERENNIAL_TEST_STATES=full`, which `scripts/test` sets, and bounded
+//!   without it.
+//! - - A **bounded** search visits only the nearest states. Each of these settings has more than three
+//!   million states, and the search says nothing about those that it has not visited. The simulation goes
+//!   farther, at random.
 //!
 //! `PERENNIAL_TEST_STATES`: the number of states to visit, or `full`.
 
@@ -52,7 +54,7 @@ const MEASURED: usize = 3_000_000;
 /// How many states a search visits with `PERENNIAL_TEST_STATES=full`.
 #[derive(Clone, Copy, PartialEq)]
 enum Extent {
-    /// All states, in each run, also without the variable. There are fewer than [`QUICK`].
+    /// Visits all states in each run, even without the variable. There are fewer than [`QUICK`].
     Complete,
     /// All of them: fewer than this many.
     CompleteIfFull(usize),
@@ -95,8 +97,8 @@ impl Extent {
     }
 }
 
-/// Searches to the extent that the environment asks for. Each of the situations has to occur; those of `far`
-/// in a full search.
+/// Searches to the extent that the environment asks for. Each of `situations` has to occur in every search,
+/// and each of `far` in a full one.
 fn search(setup: &Setup, extent: Extent, situations: &[&str], far: &[&str]) -> Explored {
     let begun = Instant::now();
     let enough = extent.enough();
@@ -168,7 +170,7 @@ fn complete_search_while_the_store_fails() {
     search(&setup, Extent::CompleteIfFull(2_200_000), &situations, &[]);
 }
 
-/// A process of other code cannot decode what is stored, and generates it anew.
+/// A process that runs other code cannot decode what is stored, and generates it anew.
 #[test]
 fn complete_search_while_stored_values_cannot_be_decoded() {
     let setup = Setup::new(&[Unreadable, Leave], 2, 2);

@@ -1,4 +1,4 @@
-//! The check as a model of the search, and the schedule without faults.
+//! Makes the check a model for the search, and has the schedule that continues without faults.
 
 use crate::cache::{
     entry::{CacheEntry, Freshness},
@@ -66,7 +66,8 @@ impl Model for Setup {
 }
 
 impl World {
-    /// The actions without faults, in the order of their turn. Empty if all is done.
+    /// Returns the actions that are not faults, in the order in which they are tried. Empty if
+    /// nothing is left to do.
     fn settling(&self) -> Vec<WorldAction> {
         let mut actions = Vec::new();
         let [first, second] = &self.processes;

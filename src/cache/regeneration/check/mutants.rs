@@ -1,5 +1,5 @@
-//! Defects in the surroundings of the decisions. For each defect a test names the property that
-//! finds it, so the check can fail.
+//! Defects in the code around the decisions. For each defect a test names the property that finds
+//! it, so the check can fail.
 //!
 //! Two conditions of the statements have no mutant, as other conditions imply them here: a publish
 //! over a greater fence (the lock has that fence, too), and an attempt while there is a holder (the

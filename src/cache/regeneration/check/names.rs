@@ -1,5 +1,5 @@
-//! The names of situations, so that a check that never reaches one of its situations fails, and the names of
-//! the table of transitions.
+//! The names of situations and of transitions. A check has to reach each of its situations, and fails if it
+//! does not; the names of transitions are those in the table of `machine.rs`.
 
 use crate::{
     cache::{

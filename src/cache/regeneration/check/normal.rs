@@ -1,7 +1,8 @@
 //! The normal form of a world: two worlds with the same future have the same one.
 //!
-//! Times are cut where no decision tells them apart. Fences are numbered by rank. An owner only says
-//! whether the lock is its own. The two processes are sorted.
+//! Two times become equal if no decision can tell them apart. Fences are replaced by their ranks. Of
+//! the owner of a lock, only the answer is kept whether that is the process itself. The two
+//! processes are sorted.
 
 use std::{
     hash::{BuildHasher, Hash, Hasher},
@@ -30,7 +31,7 @@ use perennial_testkit::search::HASH;
 
 /// A value that the normal form changes.
 pub(crate) enum Part<'a> {
-    /// A time in the past or in the future.
+    /// A time that may be compared with now in both directions.
     Time(&'a mut Tick),
     /// The end of a lock, which matters only while it is in the future, or [`FREE`].
     End(&'a mut Tick),
@@ -303,8 +304,8 @@ impl<B: Hash> Hash for Publishing<B> {
 
 impl<B: Hash> Hash for Version<B> {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        // No decision reads `replaced_version` and `failure`. `began` matters only to visitors who know of a
-        // change without an epoch, and the model has none.
+        // `replaced_version` and `failure` are left out, because no decision reads them. `began` matters
+        // only to visitors who know of a change that has no epoch, and the model has no such change.
         let Self {
             page,
             fence,

@@ -399,7 +399,8 @@ impl Process {
         Ok(())
     }
 
-    /// Records the time until which a failure excuses an expired version, and the cooldown.
+    /// Records two times: how long the failure allows an expired version to be served, and how long
+    /// the cooldown lasts.
     fn note_failure(&mut self, event: &Input<Read>, setup: &Setup) {
         let generating = match self.run.as_ref().map(|run| run.doing) {
             Some(Doing::Generating(text)) => Some(text),

@@ -289,8 +289,8 @@ impl Process {
 
     /// The lease is released: the regeneration ends, and the next one begins.
     fn released(&mut self, around: &mut Around<'_>) -> Result<(), Broken> {
-        // Only with the mutant `ReleasingCountsAsRunning` is nothing being released here: its
-        // regeneration still counts as running, and gets the event.
+        // Usually a regeneration is being released here. With the mutant
+        // `ReleasingCountsAsRunning`, it still counts as running instead, so it gets the event.
         let Some(mut run) = self.releasing.take() else {
             return self.on(Input::Released, around);
         };

@@ -98,8 +98,9 @@ pub(crate) enum Mutant {
     EachGeneratesAlone,
     UnsavedRenews,
     LeaseNeverReleased,
-    /// The regeneration counts as running until its lease is released. So a request that comes in
-    /// between gets what it has published, even if that was invalidated since.
+    /// The regeneration counts as running until its lease is released. So a request that comes
+    /// before that gets what the regeneration has published, even if it has meanwhile been
+    /// invalidated.
     ReleasingCountsAsRunning,
     /// Visitors wait for the end of a hit-for-pass as for a first version.
     FollowersWaitForTheProbe,
@@ -111,7 +112,8 @@ pub(crate) enum Mutant {
     PeerLeaseForgotten,
     /// The driver says that a visitor waits, while nobody does.
     VisitorInvented,
-    /// The driver does not say that a version is stored that it cannot decode.
+    /// There is a stored version that the driver cannot decode, and the driver does not tell the
+    /// machine.
     UnreadableHidden,
     /// The driver says that a version which it cannot decode is stale, while it is fresh.
     OtherCodeIsStale,

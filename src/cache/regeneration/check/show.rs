@@ -1,4 +1,4 @@
-//! A world in a few lines, for the path to a violation.
+//! Prints a state of the model in a few lines, as part of the path to a violation.
 
 use std::fmt;
 

@@ -204,7 +204,7 @@ impl Process {
         }
     }
 
-    /// Returns the visitor as the decisions see it.
+    /// Returns the visitor as the code that decides sees it. A mutant may change what it sees.
     fn seen_as(&self, visitor: Visitor, around: &Around<'_>) -> Visitor {
         match around.setup.mutant {
             Some(Mutant::DemandForgotten) => Visitor {

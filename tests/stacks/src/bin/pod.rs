@@ -33,7 +33,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let listener = tokio::net::TcpListener::bind(format!("0.0.0.0:{port}")).await?;
     let (warming, pages) = (site.clone(), app.clone());
     tokio::spawn(async move {
-        // Reads what other pods have stored, and generates the rest. Each answer is an event, too.
+        // `warm` reads what other pods have stored, and generates the rest. Each page that it visits also
+        // causes an event.
         warming.warm(pages, ["/"]).await;
         IS_READY.store(true, SeqCst);
     });

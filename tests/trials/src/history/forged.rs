@@ -92,8 +92,8 @@ fn a_sound_history_has_no_breach() {
     assert_eq!(judge(&sound()), []);
     let mut backwards = sound();
     backwards.reverse();
-    // Reversing the record must change nothing. Of two answers to one payment, their text decides
-    // which counts as the first.
+    // Reversing the record must change nothing. If a payment has two answers at the same moment,
+    // the order of their texts decides which one counts as the first.
     assert_eq!(judge(&backwards), []);
 }
 

@@ -207,8 +207,8 @@ impl Site {
                 self.clocks[process].set(ahead)?;
             }
             What::ClockOfDatabase => {
-                // A step forward would end leases before their time, and no lock with a clock can
-                // withstand that. So the clock goes back only.
+                // If the clock were set forward, leases would end before their time, and no lock
+                // that depends on a clock can withstand that. So the clock is only set back.
                 self.behind += STEP;
                 if let Some(clock) = &self.server_clock {
                     clock.set(-self.behind)?;

@@ -68,7 +68,7 @@ trait Kind: SqlxDatabase {
 
     fn code(error: &dyn DatabaseError) -> Option<ErrorCode>;
 
-    /// Returns the form in which a value of this type, which is not NULL, is read.
+    /// Returns how a value of this type has to be read, if it is not NULL.
     fn form(type_name: &str) -> Form;
 
     /// Listens to a channel of PostgreSQL's.
@@ -405,7 +405,8 @@ impl<DB: SqlxKind> PooledConnection for OfPool<DB> {
     fn give_back(mut self: Box<Self>) -> GiveBack {
         let connection = self.0.take();
         match DB::ENGINE {
-            // The thread of the connection executes one call at a time.
+            // The connection's thread carries out one call at a time, so whatever the connection does next
+            // follows after the drop.
             Engine::Sqlite => {
                 drop(connection);
                 Box::pin(std::future::ready(()))

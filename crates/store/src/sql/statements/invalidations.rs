@@ -14,7 +14,7 @@ pub(crate) const INVALIDATE: PerDialect = PerDialect {
         FROM (SELECT column1 AS name FROM (VALUES ('*'), {rows})) n WHERE true
         ON CONFLICT (name) DO UPDATE SET epoch = CASE WHEN i.name LIKE 'revision:%' THEN i.epoch ELSE excluded.epoch END
         RETURNING epoch",
-    // The counter is raised first, in the table `schema`, as the rows get the number that it then has.
+    // The counter in the table `schema` is raised first, because the rows get its new value as their epoch.
     postgres: "WITH n AS (
             INSERT INTO {p}schema AS s (id, version) VALUES (2, {now})
             ON CONFLICT (id) DO UPDATE SET version = greatest(s.version + 1, excluded.version)

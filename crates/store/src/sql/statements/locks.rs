@@ -31,7 +31,7 @@ pub(crate) const TRY: PerDialect = PerDialect {
     // Assignments are carried out from left to right. The first one sets the owner, which no other acquisition
     // shares, and so the later ones can see whether this acquisition has taken the lock; the time would not do,
     // because two acquisitions may happen in the same microsecond. The fence is returned as the insert id,
-    // because the number of affected rows says nothing.
+    // because the number of affected rows does not show who has taken the lock.
     mysql: "{at_once}INSERT INTO {p}lock (kind, name, owner, fence, acquired_at, expires_at)
         VALUES ($1, $2, $3, LAST_INSERT_ID({now}), {now}, {now} + $4)
         ON DUPLICATE KEY UPDATE

@@ -1,8 +1,8 @@
 //! The statements. The texts for all databases are next to each other.
 //!
 //! In the texts, `{p}` is the table prefix, `{names}` and similar words are lists (see `expand_lists`), and
-//! other words in braces differ from database to database. The comment of a statement lists its arguments
-//! before the arrow and its columns after it, and `$n` is the n-th of these arguments.
+//! other words in braces differ from database to database. The comment of a statement lists its arguments,
+//! of which `$n` is the n-th, and its columns. An arrow stands between the two, or a word before each.
 
 use std::ops::RangeInclusive;
 
@@ -93,7 +93,8 @@ impl Dialect {
 
     fn keyword(self, word: &str) -> &'static str {
         let sql = match word {
-            // The clock: never the process's clock, and never the beginning of the transaction.
+            // The expression for the database's clock. It gives the time of the statement, and not that of the
+            // beginning of the transaction.
             "now" => PerDialect {
                 // `unixepoch('subsec')` is NULL before SQLite 3.42, and another program on the same
                 // file may have an older SQLite.

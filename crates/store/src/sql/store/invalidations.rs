@@ -47,7 +47,7 @@ impl SqlStore {
         Ok(synced)
     }
 
-    /// Carries out the call with these keys in the place of its own.
+    /// Carries out the call with these keys in place of those in the call.
     async fn synced(&self, call: &Invalidated, keys: &[String]) -> SqlResult<Synced> {
         let names: Vec<_> = keys.iter().map(|key| bounded(key)).collect();
         let mut parts = [invalidations::INVALIDATED, "", ""];
@@ -97,7 +97,7 @@ impl SqlStore {
             Err(error) if !is_refusal(&error) => return Err(error),
             Err(error) => error,
         };
-        // The rows one by one, so that only those that are refused stay behind.
+        // The rows are numbered one by one, so that only those that the database refuses stay in the outbox.
         let mut numbered = Numbered::default();
         for id in &call.ids {
             if numbered.rows.is_empty() && numbered.failed.len() >= SAME_FAILURE {
@@ -145,7 +145,7 @@ impl SqlStore {
         }
         let names: Vec<_> = rows.iter().map(|row| &row.name).collect();
         let epoch = self.invalidate_all(&names).await?;
-        // After a crash here, or an error of the removal, the rows are numbered again.
+        // If the process crashes here, or if the removal fails, the rows are numbered again.
         let ids: Vec<_> = rows.iter().map(|row| row.id.clone()).collect();
         Ok(Numbered {
             left: self.remove_numbered(&ids).await.unwrap_or(ids),
@@ -216,7 +216,8 @@ impl SqlStore {
         let row = first_row(&done)?;
         let last = row.int(0)?;
         if let Some(last) = last {
-            // First, so that a process that misses the removed names finds the purge.
+            // The purge is stored before the names are removed, so that a process that misses the names finds
+            // the purge.
             self.run(&invalidations::PURGE_ALL, &[Arg::Int(last)])
                 .await?;
             let few = [after, Arg::Int(last)];

@@ -55,7 +55,7 @@ impl SqlStore {
         }
     }
 
-    /// Runs a statement that does not run again after its connection broke.
+    /// Runs a statement, and does not repeat it if its connection breaks.
     async fn run_once(&self, sql: &PerDialect, arguments: &[Arg<'_>]) -> SqlResult<Rows> {
         let statement = self.statement(sql).await?;
         let done = self

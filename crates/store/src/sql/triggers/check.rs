@@ -44,7 +44,7 @@ pub enum TriggerFault {
         /// The name of the trigger.
         trigger: String,
     },
-    /// A trigger reads a column that the table does not have, or that has another type by now. If a column is
+    /// A trigger reads a column that the table does not have, or whose type has changed since. If a column is
     /// missing, every write to the table fails with the database's error.
     #[non_exhaustive]
     Column {
@@ -53,7 +53,7 @@ pub enum TriggerFault {
         /// The type in the database, or `None` if there is no such column.
         type_name: Option<String>,
     },
-    /// Some changes of the table fire no trigger.
+    /// Some changes to the table fire no trigger.
     #[non_exhaustive]
     Escapes {
         /// The changes, and what to do about them.
@@ -203,7 +203,7 @@ impl Plan<'_> {
         faults.collect()
     }
 
-    /// Returns the text by which an installed trigger is compared.
+    /// Returns the text of the trigger or function that ought to be installed, to be compared with the one that is.
     fn text(&self, change: Change) -> String {
         match self.engine {
             Engine::Sqlite => sqlite::trigger(self, change),

@@ -324,7 +324,7 @@ impl Plan<'_> {
         }
     }
 
-    /// Returns the name of the trigger after a change, or of the function for it, as SQL reads it.
+    /// Returns the quoted name of the trigger after a change, or of the function that the trigger calls.
     fn name(&self, change: Change) -> String {
         self.quoted(&self.plain_name(change))
     }
@@ -415,7 +415,7 @@ impl Plan<'_> {
         }
     }
 
-    /// Returns the text of a value, as a driver returns it.
+    /// Returns the SQL expression that turns a value into the text which a driver would return.
     fn text_of(&self, value: &str, column_type: ColumnType) -> String {
         match self.engine {
             Engine::Sqlite => sqlite::text_of(value, column_type),
@@ -424,8 +424,8 @@ impl Plan<'_> {
         }
     }
 
-    /// Returns the condition under which a tag can be made of a value that is not NULL, if that is not always
-    /// possible.
+    /// Returns the condition under which a tag can be made from a value that is not NULL. `None` means that
+    /// this is always possible.
     fn has_text(&self, value: &str, column_type: ColumnType) -> Option<String> {
         match self.engine {
             Engine::Sqlite => Some(sqlite::has_text(value, column_type)),
@@ -483,7 +483,7 @@ impl Plan<'_> {
     }
 }
 
-/// Returns a name that SQL reads as one name.
+/// Returns a name as a quoted identifier.
 fn quoted(engine: Engine, name: &str) -> String {
     match engine {
         Engine::MySql => format!("`{}`", name.replace('`', "``")),

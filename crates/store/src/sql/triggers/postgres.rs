@@ -80,8 +80,8 @@ fn write(plan: &Plan<'_>, names: &str) -> String {
     )
 }
 
-/// Returns the statement for TRUNCATE, which invalidates every tag that the templates can make, and each list
-/// tag.
+/// Returns the statement for TRUNCATE. It invalidates every tag that the templates can make, and the tags of
+/// lists.
 fn truncated(plan: &Plan<'_>) -> String {
     let coarse = plan
         .tags
@@ -113,8 +113,9 @@ fn row(plan: &Plan<'_>, change: Change) -> String {
     }
 }
 
-/// The names of the rows that a statement has changed: those that are in one of its two tables and not in the
-/// other. Where a template has too many names, its beginning takes their place.
+/// Returns the query for the names that a statement has changed. PostgreSQL gives the rows before and after
+/// the statement as two tables; the query takes the rows that are in only one of them. If a template makes
+/// too many names, the query returns the fixed beginning of the template instead.
 fn statement(plan: &Plan<'_>, change: Change) -> String {
     let mut columns: Vec<_> = plan
         .tags

@@ -57,7 +57,8 @@ struct Process {
 impl Process {
     fn new() -> Self {
         Self {
-            // Not zero: a time with the wrong sign would not be noticed.
+            // The time does not begin at zero, because a time with the wrong sign would not be
+            // noticed then.
             now: Tick(1000 * SECOND),
             list: ModelList::default(),
         }
@@ -96,7 +97,8 @@ impl Process {
         self.on(state, Input::Permit { granted: true })
     }
 
-    /// Lets the pause of a wait for a peer end. A visitor waits; the sync tells whether the lease is held.
+    /// Ends the pause in which the regeneration waits for a peer. A visitor still waits, and the sync
+    /// tells whether the peer's lease is held.
     fn after_pause(&self, state: &mut Regeneration<Read>, held: bool) -> Output<Read> {
         let output = self.on(state, Input::TimerFired);
         assert!(matches!(output.action, Some(Action::AwaitVisitor { .. })));

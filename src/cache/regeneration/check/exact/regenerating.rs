@@ -306,7 +306,8 @@ fn stored_value_that_cannot_be_decoded_is_generated_anew_and_its_fence_is_known(
     let (mut state, _) = process.begun(None);
     let step = process.on(&mut state, unreadable(held(9 * S)));
     assert!(matches!(step.action, Some(Action::Sleep)), "{step:?}");
-    // Otherwise each sync would take the unreadable version for the end of the lease.
+    // The peer's lease keeps the fence of the unreadable version. Without it, a sync that finds
+    // this version would conclude that the peer has published and that its lease is over.
     let lease = step.peer_lease.expect("is held");
     assert_eq!(lease.stored_fence, Fence(7));
     let (mut state, _) = process.begun(None);
@@ -495,7 +496,8 @@ fn regeneration_that_nobody_waits_for_ends_without_a_statement() {
     );
 }
 
-/// While a regeneration stands in the list, visitors get the old version and start no other one.
+/// While a regeneration is in the list of running ones, visitors get the old version, and do not
+/// start another regeneration.
 #[test]
 fn regeneration_for_a_demand_alone_does_not_wait_for_visitors_who_never_wait() {
     let mut process = Process::new();

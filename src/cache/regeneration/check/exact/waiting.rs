@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Returns the wait of a visitor with this time since the arrival.
+/// Returns what a visitor does next who arrived this long ago.
 fn wait(process: &Process, progress: &Progress<Read>, leads: bool, ago: Duration) -> Next<Read> {
     let visitor = Visitor {
         leads,
@@ -71,7 +71,8 @@ fn waits_end_at_the_limits_of_the_policy() {
     assert_eq!((expired(true), expired(false)), (None, Some(3 * S)));
 }
 
-/// The author of a change waits for a newer version than other visitors, and not for longer than `follower_wait`.
+/// The author of a change accepts only a version that is newer than the change, and waits for it no longer than
+/// `follower_wait`.
 #[test]
 fn author_gets_the_old_version_when_the_wait_is_over() {
     let mut process = Process::new();
@@ -176,8 +177,8 @@ fn visitors_get_a_servable_version_after_a_panic_of_the_regeneration() {
     assert!(matches!(answer, Answer::Pass(Bypass::TooLarge)));
 }
 
-/// A generator that began before a change does not answer the author of the change, or who demands a
-/// regeneration.
+/// A generator that began before a change does not answer the author of the change, nor anybody who
+/// demanded a regeneration after it.
 #[test]
 fn version_from_before_an_epoch_is_given_to_nobody_who_has_to_see_that_epoch() {
     let mut process = Process::new();
@@ -219,8 +220,9 @@ fn version_from_before_an_epoch_is_given_to_nobody_who_has_to_see_that_epoch() {
     );
 }
 
-/// A part of a page is not to be invalidated, and an author may know of a change that has no epoch yet. Both
-/// take what began after they had come; otherwise they would wait as long as anything is invalidated.
+/// For a part of a page, no invalidated version is accepted, and an author may know of a change that has no
+/// epoch yet. Both accept a version whose generator began after they arrived. Otherwise they would wait for
+/// as long as there are invalidations.
 #[test]
 fn version_that_began_after_the_arrival_answers_a_visitor_who_accepts_no_invalidated_one() {
     let mut process = Process::new();
