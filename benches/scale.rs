@@ -103,7 +103,7 @@ async fn run(case: Case) {
                 .expect("opens")
         })
         .collect();
-    // A first interval fills the memories, and the second interval counts.
+    // The first interval fills the memories of the processes. Only the second interval is measured.
     for counts in [false, true] {
         store.take();
         let mut processes = JoinSet::new();

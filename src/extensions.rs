@@ -40,8 +40,8 @@ impl RefreshAfter {
 /// a paste that its author has limited to an hour. From this age on, visitors wait for a new version, and get
 /// an error if its generator fails. The row is removed from the database within an hour after that.
 ///
-/// The time counts from when the handler returns. A page expires with the first of its
-/// [parts](crate::Perennial::content) that expires.
+/// The time is counted from the moment at which the handler returns. A page expires with the first
+/// of its [parts](crate::Perennial::content) that expires.
 ///
 /// ```
 /// use std::time::Duration;

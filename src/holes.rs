@@ -1,4 +1,5 @@
-//! A page with holes as it is stored: its body without the holes' content, and the places where that goes.
+//! A page with holes as it is stored: the body without the content of its holes, and the places where that content
+//! belongs.
 //!
 //! Invariants: the places are sorted and lie within the body, so that filling the holes copies each byte once.
 //! Each filling is escaped for its place, so that it cannot become markup there.
@@ -34,8 +35,8 @@ impl Escape {
             }),
             Self::Json => {
                 let string = serde_json::to_string(filling).expect("a text has a JSON form");
-                // `</script>` and `<!--` end or change a script, whatever they stand in; the two others end a
-                // line of JavaScript.
+                // `</script>` and `<!--` end or change a script wherever they occur. The two line separators
+                // below end a line of JavaScript.
                 let string = escaped(&string, |c| match c {
                     '<' => Some("\\u003c"),
                     '>' => Some("\\u003e"),

@@ -121,9 +121,8 @@ pub(crate) fn normal(text: &str, part: Part) -> Cow<'_, str> {
                 if value.is_some() {
                     bytes = digits;
                 }
-                // A `%` that begins no encoding stands for itself. It is encoded, so that in a text such as
-                // `%%300` it does not begin an encoding together with the characters that are decoded after
-                // it.
+                // A `%` that begins no encoding is encoded itself. Otherwise `%%300` would become `%00`
+                // when the `%30` in it is decoded to `0`.
                 value.or(Some(b'%'))
             }
             b'+' if part == Part::Query => Some(b' '),

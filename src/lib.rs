@@ -57,9 +57,10 @@
 //! | `axum` | yes | axum 0.8; without this feature, each request through axum's router bypasses the cache |
 //! | `hyper` | with `axum` | a site on hyper that does not use axum; without this feature, a request that offers an upgrade bypasses the cache |
 //! | `compression` | | pages in `br` and `gzip`, in each process's memory |
-//! | `metrics` | | metrics, by the crate `metrics` |
+//! | `metrics` | | metrics, through the crate `metrics` |
 //!
-//! A site needs the feature of at least one database.
+//! A site whose pool is one of sqlx's needs the feature of its database. Sites that use another driver need none of
+//! these features.
 //!
 //! # Further crates
 //!

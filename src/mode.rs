@@ -19,12 +19,14 @@ words! {
         Off => "off",
         /// Content is stored and served, with differences for the person who changes the program:
         ///
-        /// - All content is stale once the executable has changed, by its time of modification.
+        /// - All content is stale once the executable has changed. That is judged by the file's modification
+        ///   time.
         /// - The visitor whose request starts a regeneration waits for the new version, and gets
-        ///   the failure of a generator even if there is an old version. There is no cooldown.
-        /// - - The first version of each page is compared with what the handler returns for the visitor's own
-        ///   request. To find out, the handler runs a few times more. If the page depends on a header that is
-        ///   not in its key, the log has a warning.
+        ///   the error if the generator fails, even if there is an old version. There is no
+        ///   cooldown.
+        /// - The first version of each page is compared with the response to the visitor's own request, for
+        ///   which the handler runs a few times more. If the page depends on a header that is not in its key,
+        ///   the log has a warning.
         Development => "development",
     }
 }

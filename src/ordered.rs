@@ -20,8 +20,8 @@ pub(crate) enum Place {
     PeerLeases,
     /// The timeline of the sync.
     Sync,
-    /// Three kinds of lists: the work that the outbox has to repeat, the work that the housekeeping has to
-    /// repeat, and what was logged. No other lock is taken while one of these is held.
+    /// The locks of three lists: the work that the outbox has to repeat, the work that the housekeeping
+    /// has to repeat, and what was logged. A thread that holds one of them takes no other lock.
     Last,
 }
 

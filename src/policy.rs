@@ -288,7 +288,7 @@ impl Refresh {
     }
 
     /// Sets for how long after the end of the interval a stale version may be served if the regeneration has
-    /// failed (RFC 5861 §4). It matters if this is a longer time than
+    /// failed (RFC 5861 §4). The limit matters only if it is longer than the time that
     /// [`stale_while_revalidate`](Self::stale_while_revalidate) allows. The failure may have happened in any
     /// process. Default: zero. It has no effect without `stale_while_revalidate`.
     ///

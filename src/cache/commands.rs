@@ -123,7 +123,8 @@ impl Commands {
         tried.ok().and_then(Result::ok).unwrap_or(UNKNOWN_EPOCH)
     }
 
-    /// Invalidates names together. The first failure drops `first_try`.
+    /// Invalidates several names by one call, and repeats it until it succeeds. If the first attempt fails,
+    /// `first_try` is dropped, so that the caller need not wait.
     async fn invalidate_soon(
         &self,
         names: &[String],
@@ -185,9 +186,8 @@ impl Commands {
         Ok(())
     }
 
-    /// Stores the purge once more. A regeneration that has begun since the first time may have read a
-    /// cooldown that the purge ended only afterwards, and memory would keep that cooldown as if it were newer
-    /// than the purge.
+    /// Stores the purge once more. Between the page's cooldown and the first purge, a regeneration may have
+    /// begun and read the cooldown. Memory would keep that cooldown as if it were newer than the purge.
     async fn purge_again(&self, target: Target<'_>) -> Result<(), Error> {
         self.store_unreported(&[target.name()?]).await.map(drop)
     }

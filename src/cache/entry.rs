@@ -32,7 +32,7 @@ pub(crate) trait InvalidationView: fmt::Debug + Sync {
 }
 
 impl From<Validity> for Freshness {
-    /// Returns the freshness of a version that is young enough.
+    /// Returns the freshness of a version whose age alone would make it fresh.
     fn from(verdict: Validity) -> Self {
         match verdict {
             Validity::Valid => Self::Fresh,
@@ -152,8 +152,8 @@ pub(crate) enum Origin {
 /// The one question that decisions ask about content. It is a trait so that the model checker can run the same
 /// decisions on content of a few bits.
 pub(crate) trait SameContent: Clone {
-    /// Returns true if `new` says the same as this content, so that the stored version's age is renewed and
-    /// its content is not written again.
+    /// Returns true if `new` has the same content. The store then only renews the age of the stored
+    /// version, and does not write the content again.
     fn is_same(&self, new: &Self) -> bool;
 }
 
@@ -176,8 +176,8 @@ pub(crate) enum Pause {
 }
 
 impl Pause {
-    /// Returns true if this pause also applies to visitors who do not accept the old version, so that they
-    /// cannot start a regeneration either.
+    /// Returns true if this pause also applies to a visitor who does not accept the old version. Such a
+    /// visitor waits, and does not start a regeneration before the pause is over.
     fn holds_for(self, visitor: &Visitor) -> bool {
         match self {
             Self::Busy => !visitor.has_permit,
@@ -293,7 +293,8 @@ impl<B> Version<B> {
         by_age.max(invalidated)
     }
 
-    /// Returns true if the version has reached the age from which it is not served, whatever fails.
+    /// Returns true if the version has reached the age at which it expires. From then on it is not served, even
+    /// if no new version can be generated.
     fn has_ended(&self, age: Duration) -> bool {
         let end = self.page.meta.stored.expire_after;
         end.is_some_and(|end| age >= end)
@@ -417,7 +418,7 @@ pub(crate) enum Lookup<B> {
     Hit(Answer<B>),
     /// There is a version, but this request does not get it, or may get it only after the store was asked.
     Stale,
-    /// There is a version that was purged: the key is known, and there is nothing to serve.
+    /// The key is known, but its version was purged and must not be served.
     Purged,
     /// There is no version.
     Miss,

@@ -1,6 +1,6 @@
 //! What the components of a site's cache share, and only read: the services below them, the clock, the
-//! invalidation list and the settings. A component gets it when it is built, so that a test can build one
-//! component without the others.
+//! invalidation list and the settings. Each component gets the environment when it is built, so a test
+//! can build one component without the others.
 
 use std::{sync::Arc, time::Duration};
 

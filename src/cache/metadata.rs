@@ -1,8 +1,9 @@
 //! The metadata of a version: what decisions need to know about it in addition to its age.
 //!
 //! [`Metadata`] is what the store keeps, in columns and a JSON document. [`Meta`] is what memory keeps: the
-//! same, together with what follows from it for this process, computed once. If the metadata of a version
-//! cannot be read, the version is not used, and is generated anew.
+//! same data, and some values that this process has computed from them once, such as the names by which the
+//! version can be invalidated. If the metadata of a version cannot be read, the version is not used, and is
+//! generated anew.
 
 use std::{
     sync::{

@@ -2,10 +2,10 @@
 //!
 //! A page with tags is meant to become stale when its data change. If a page is regenerated only because it has
 //! aged, and the content is different all the same, then some change of the data has not named any tag of the
-//! page. A handler, a trigger or a program has forgotten it, and visitors have had the old page for up to its
-//! interval. A regeneration [notes](MissedInvalidations::note) what it has found, and a later sync
-//! [judges](MissedInvalidations::judge) it. By then this process also knows of invalidations that were written
-//! together with the data, in the same moment.
+//! page. Somebody has forgotten that, in a handler, a trigger or a program, and visitors have had the old page
+//! for up to its interval. A regeneration [notes](MissedInvalidations::note) what it has found, and a later
+//! sync [judges](MissedInvalidations::judge) it. By then this process also knows of invalidations that were
+//! written at the same moment as the data.
 //!
 //! This module observes, and decides nothing about a page.
 

@@ -1,4 +1,5 @@
-//! The stored and cached content of a site: a request's path from a lookup in memory to its answer.
+//! The stored and cached content of a site. The path of a request begins with a lookup in memory, and ends with its
+//! answer.
 //!
 //! [`Cache`] joins the components for [`site`](crate::site) and [`layer`](crate::layer). Each component owns
 //! its state, and uses only components below it. `tests/structure.rs` checks that against this table:
@@ -8,14 +9,14 @@
 //! | [`commands`] | – | invalidation, invalidation_list, listing, memory |
 //! | [`listing`] (read only) | – | invalidation, memory, missed |
 //! | [`regeneration`] | the running regenerations and their permits | compressor, invalidation, memory, missed, parts, peer_leases |
-//! | [`compressor`] | the turn to compress | memory |
+//! | [`compressor`] | the permit to compress a page, one at a time | memory |
 //! | [`invalidation`] | the timeline of the sync, the outbox's rows that have to be retried | housekeeping, invalidation_list, missed, peer_leases |
 //! | [`housekeeping`] | when to prune and to check the capacity | – |
-//! | [`missed`] | pages that have changed without an invalidation: a regeneration adds them, and the sync judges them | – |
+//! | [`missed`] | pages that have changed without an invalidation: a regeneration adds them, and after a sync each is either reported or dropped | – |
 //! | [`memory`] | the entries | thread_copies |
 //! | [`thread_copies`] | each thread's copies of the pages that it serves most often | – |
-//! | [`parts`] | what a running generator inherits | – |
-//! | [`author`] | the change whose author this task serves | parts |
+//! | [`parts`] | the keys, tags and freshness that content inherits from its parts | – |
+//! | [`author`] | which change the visitor of the current task has made | parts |
 //! | [`peer_leases`] | the leases of other processes: a regeneration adds those that it comes across, and the sync removes them | – |
 //! | [`environment`] | – (the store, the locks, the clock, the list and the settings, for all of them) | invalidation_list |
 //! | [`invalidation_list`] | what is invalidated, as far as this process knows | – |
@@ -377,14 +378,14 @@ impl Cache {
     }
 
     /// Waits until this process knows all invalidations up to the epoch of the content that `run` generates,
-    /// for as long as the run has time. Returns the epoch up to which it knows them.
+    /// but no longer than the run may take. Returns the epoch up to which it knows them.
     ///
     /// The content's epoch may come from the database, or from an invalidation that this process has made.
     /// Other processes may have made invalidations with lower epochs that this process has not heard of.
     /// Without the wait, the content would get an earlier epoch, and would soon be regenerated once more.
     async fn wait_until_known(&self, run: &RunContext) -> Epoch {
         if !run.is_of(self.site()) {
-            // The epochs of another site's database say nothing about this one's, and limit nothing.
+            // The epochs of another site's database cannot be compared with this site's. So they set no limit here.
             return Epoch::MAX;
         }
         let Environment { list, store, .. } = &self.environment;

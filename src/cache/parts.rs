@@ -1,5 +1,5 @@
-//! The parts of generated content: calls for other content and pages of inner layers, whose keys, tags and
-//! freshness the content inherits.
+//! The parts of generated content. A part is other content, or the page of an inner layer, that the
+//! generator has asked for. The content inherits the keys, tags and freshness of its parts.
 //!
 //! A [`RunContext`] is one run of a generator, as it is seen by everything that runs inside of it. It is found
 //! through a task-local variable. If a middleware hands the request over to another task, the context is found

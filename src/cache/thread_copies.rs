@@ -83,7 +83,8 @@ impl Slot {
 /// The answer of a thread about a page.
 pub(super) enum Copied {
     Version(Arc<Version>),
-    /// The thread has no copy. If the tier has a version, [`Changes::copy`] makes one where `is_hot` says so.
+    /// The thread has no copy. If the tier has a version and `is_hot` is true, [`Changes::copy`] makes a copy of
+    /// it.
     None {
         is_hot: bool,
     },

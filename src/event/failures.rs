@@ -1,5 +1,6 @@
-//! The latest regenerations of this process that have failed, for the figures that it shares. Operators see them
-//! long after a failure, when its cooldown is over and its event is gone.
+//! The latest regenerations of this process that have failed. They are part of the figures that processes share
+//! through the database. Operators see them long after a failure, when its cooldown is over and its event is
+//! gone.
 
 use std::{
     collections::VecDeque,

@@ -41,7 +41,8 @@ macro_rules! lines {
                     "the page has changed, and nobody has invalidated it"
                 );
             }
-            // The store has logged its own events, and a missed event concerns its subscriber alone.
+            // Events of the store are logged by the store itself. That a subscriber has missed events
+            // is of no interest to anybody else.
             Event::DatabaseUnavailable { .. }
             | Event::DatabaseBack { .. }
             | Event::LockAcquired { .. }

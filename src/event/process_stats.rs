@@ -32,19 +32,19 @@ pub struct ProcessStats {
     /// How long ago the figures were written: ten seconds at most while the process runs and reaches the database.
     #[serde(rename = "silent_for_s", serialize_with = "seconds")]
     pub silent_for: Duration,
-    /// Whether the process was [shut down](crate::Perennial::shutdown). These are its last figures then.
+    /// Whether the process was [shut down](crate::Perennial::shutdown). If so, these are its last figures.
     pub ended: bool,
     /// The figures.
     pub stats: Stats,
     /// What happened in each minute of the last hour, the oldest one first. A minute in which nothing happened is left
     /// out.
     pub last_hour: Vec<MinuteStats>,
-    /// The latest failures, five at most, the latest one first. Their [`ago`](FailedRegeneration::ago) is counted back
-    /// from now, as far as the database's clock tells it.
+    /// The latest failures, five at most, the latest one first. [`FailedRegeneration::ago`] is counted up to the
+    /// moment at which the figures were read.
     pub failures: Vec<FailedRegeneration>,
 }
 
-/// What happened in one minute of a process; in [`ProcessStats::last_hour`].
+/// What happened in a process within one minute. [`ProcessStats::last_hour`] has one for each busy minute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct MinuteStats {

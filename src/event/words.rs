@@ -10,9 +10,9 @@ words! {
         Hit => "hit",
         /// A stale stored version was served.
         Stale => "stale",
-        /// The visitor got the new version of the regeneration that this request started.
+        /// This request started a regeneration, and the visitor got the new version.
         Generated => "generated",
-        /// The visitor got the new version of a regeneration that another request had started.
+        /// Another request had started a regeneration, and the visitor got its new version.
         Collapsed => "collapsed",
         /// The service itself answered, and the cache was bypassed.
         Bypass(why: Bypass) => "bypass",
@@ -28,7 +28,7 @@ words! {
     pub enum Outcome("outcome") {
         /// A new version was stored.
         Stored => "stored",
-        /// The content was unchanged, and the stored version's age was renewed.
+        /// The content was unchanged, so the stored version counts as new from now on.
         Renewed => "renewed",
         /// The new version is served and not stored, as the database is unavailable.
         Unsaved => "unsaved",
@@ -73,7 +73,7 @@ words! {
         OuterLayer => "outer-layer",
         /// The site is in [`Mode::Off`](crate::Mode::Off).
         Off => "off",
-        /// Visitors invent keys faster than the site stores new ones.
+        /// Visitors have asked for more new keys than the layer stores in a while.
         TooManyKeys => "too-many-keys",
         /// The response has `Set-Cookie`, `private` or `no-store`.
         Private => "private",
@@ -108,7 +108,7 @@ impl Outcome {
     }
 }
 
-// Both functions name each reason, so that the compiler demands an answer for a new one in both.
+// Both functions have a `match` that names each reason, so the compiler reports a new reason that is missing there.
 impl Bypass {
     /// Returns true if the response may be one visitor's own. It then gets `Cache-Control: private`.
     pub(crate) fn is_of_a_visitor(self) -> bool {

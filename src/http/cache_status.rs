@@ -7,8 +7,8 @@ use crate::event::{Bypass, Served};
 /// The origin of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Handling {
-    /// The response was stored. `ttl` is the number of seconds until the version is stale. It is negative
-    /// after that, and at most −1 for an invalidated version.
+    /// The response came from storage. `ttl` is the number of seconds until the version is stale. It is
+    /// negative after that, and at most −1 for an invalidated version.
     Hit { ttl: i64 },
     /// The inner service answered.
     Forwarded {

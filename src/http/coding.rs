@@ -1,5 +1,6 @@
-//! Content codings (RFC 9110 §8.4.1), as far as they matter to a cache that does not itself compress: which
-//! requests accept a coding, and for which media types the application's compression layers usually use one.
+//! Content codings (RFC 9110 §8.4.1), as far as they matter when layers outside of Perennial may compress:
+//! which requests accept a coding, and for which media types the application's compression layers usually
+//! use one.
 
 use http::{HeaderMap, header};
 use perennial_store::http_util::members;

@@ -137,8 +137,9 @@ pub(crate) fn evaluate(request: &HeaderMap, stored: &Selected<'_>, head: bool) -
     if head || stored.status != StatusCode::OK || refuses || !all_evaluated {
         return Evaluation::Full;
     }
-    // An outer layer may have compressed what this client has, and left the tag as it was. A client
-    // that has the strong form of a generated tag got the stored bytes.
+    // An outer layer may have compressed the copy that this client has, without changing its tag.
+    // Only if the client names the strong form of a generated tag is it certain that it has the
+    // stored bytes, because outer layers weaken that tag.
     let may_be_coded = coding::is_accepted(request)
         && !stored.headers.contains_key(header::CONTENT_ENCODING)
         && !(request.contains_key(header::IF_RANGE) && tag.is_some_and(is_generated));

@@ -2,9 +2,9 @@
 //!
 //! A client that gets a 304 keeps its copy of the response, with the headers of the 304 in place of
 //! its own (RFC 9111 §3.2). So a generated tag covers everything that a client keeps and that a 304
-//! does not replace: the status, the body, the names of all headers, as a 304 cannot remove one,
-//! and their values. It does not cover the values of [`TRANSIENT`] headers, which would give an
-//! unchanged page a new tag with each generation; they travel in the 304.
+//! does not replace: the status, the body, and the names and values of all headers. The names count
+//! because a 304 cannot remove a header. It does not cover the values of [`TRANSIENT`] headers,
+//! which would give an unchanged page a new tag with each generation; they travel in the 304.
 //!
 //! A handler's own tag is kept, and what it covers is the handler's business.
 

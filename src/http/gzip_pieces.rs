@@ -95,8 +95,8 @@ impl GzipPieces {
     }
 }
 
-/// Returns a piece as blocks. The full flush ends them at a byte boundary, and lets the encoder forget the
-/// piece.
+/// Returns a piece as compressed blocks. The full flush makes them end at a byte boundary, and makes the
+/// encoder forget the piece.
 fn compressed(encoder: &mut Compress, plain: &[u8]) -> io::Result<Bytes> {
     if plain.is_empty() {
         return Ok(Bytes::new());
@@ -173,7 +173,8 @@ mod tests {
         let pieces = GzipPieces::of(page.as_bytes(), &holes([100]), Compression::new(9));
         let pieces = pieces.expect("is smaller");
         let length = |filling: &str| pieces.fill([filling].iter()).concat().len();
-        // A guess costs the same whether it is in the page or not.
+        // What a visitor sends takes the same number of bytes whether the page contains the same text or not. So nobody
+        // can guess a secret of the page from lengths (BREACH).
         assert_eq!(length("value=\"secret\""), length("value=\"wrong!\""));
         let sent = pieces.fill(["value=\"secret\""].iter()).concat();
         let found = sent.windows(14).filter(|it| it == b"value=\"secret\"");

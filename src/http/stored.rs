@@ -41,7 +41,8 @@ pub(crate) fn storable(head: &Parts, body: Bytes) -> Response<Bytes> {
     let mut response = Response::new(body);
     *response.status_mut() = head.status;
     let headers = response.headers_mut();
-    // Values are copied, as they may be parts of the buffer of a whole response.
+    // Values are copied, because they may be slices of the buffer of a whole response, and would keep all of it in
+    // memory.
     for (name, value) in &head.headers {
         headers.append(name, copied(value));
     }
@@ -106,8 +107,9 @@ pub(crate) fn validate(response: &mut Response<Bytes>, added: &[HeaderName]) {
     let is_ok = response.status() == StatusCode::OK;
     let headers = response.headers_mut();
     let kind = media_type(headers);
-    // Nobody resumes the download of a text or seeks in one, and a client that accepts a coding gets only a
-    // weak tag. Ranges that are asked for nevertheless are answered.
+    // Nobody resumes the download of a text or seeks in one, and a client that accepts a coding gets a weak
+    // tag, with which ranges cannot be combined. So ranges of texts are not offered. A client that asks for
+    // one gets it all the same.
     if is_ok && !is_text(&kind) {
         let bytes = HeaderValue::from_static("bytes");
         headers.entry(header::ACCEPT_RANGES).or_insert(bytes);

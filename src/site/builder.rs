@@ -302,8 +302,8 @@ impl Builder {
     /// `perennial-epoch-` followed by a number for the site and a number for the process. A request with such
     /// cookies waits until its process has learned of the other processes' invalidations, and then for the new
     /// version. If another request is already generating that version, the wait ends after
-    /// [`follower_wait`](crate::Refresh::follower_wait). While a page is in a cooldown, its author gets the
-    /// same version as everybody else. Call this in each process of the site.
+    /// [`follower_wait`](crate::Refresh::follower_wait). While a page is in a cooldown after a failure, the
+    /// author of the change gets the same version as everybody else. Call this in each process of the site.
     ///
     /// ```no_run
     /// # #[cfg(feature = "sqlite")]
@@ -357,7 +357,7 @@ impl Builder {
     ///
     /// - `open` compares it with the database's trigger, and logs a warning if that is missing or different
     ///   (see [`Perennial::check_triggers`]). A site that [connects later](Self::connect_lazily) does not
-    ///   compare.
+    ///   do this check.
     /// - Inside a layer of [`Perennial::invalidate_on_success`] or of the other functions of that kind, the
     ///   response to a successful change waits until this process knows what the triggers have written. With
     ///   [`read_own_writes`](Self::read_own_writes), the visitor who has made the change then sees it in each
@@ -528,7 +528,7 @@ impl Builder {
         Ok(this.site(store, limit, "memory", None))
     }
 
-    /// Checks the settings, and sets what the mode changes.
+    /// Checks the settings, and adjusts those that depend on the mode.
     fn checked(mut self) -> Result<Self, Error> {
         if self.settings.revision.as_deref() == Some("") {
             return Err(Error::invalid(

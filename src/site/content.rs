@@ -113,8 +113,8 @@ impl fmt::Display for Content {
 }
 
 impl Perennial {
-    /// Returns content that is smaller than a response: stored, regenerated and served like a
-    /// route's page.
+    /// Returns content that is no response of its own, such as a part of a page. It is stored,
+    /// regenerated and served like a route's page.
     ///
     /// The key must not begin with `/`, or be a route's [`Key::name`](crate::Key::name). `generate`
     /// runs in a task of its own, so it owns its data: clone a pool and write `async move || { …
@@ -362,7 +362,7 @@ fn content_of(version: &Version) -> Content {
     }
 }
 
-/// Returns the result of a generator, if its size allows storing.
+/// Returns the result of a generator. If the body is larger than what may be stored, the result says so.
 fn generated(content: Result<Response<Bytes>, BoxError>, max_body: usize) -> Generated {
     match content {
         Ok(response) if response.body().len() > max_body => {

@@ -79,8 +79,8 @@ impl Perennial {
     ///
     /// # Errors
     ///
-    /// - The URL cannot be used, or the database does not answer within two seconds
-    ///   ([`Builder::connect_lazily`]).
+    /// - The URL cannot be used, or the database does not answer within two seconds (unless the
+    ///   site is opened with [`Builder::connect_lazily`]).
     /// - The tables belong to a newer release, are not made within 60 s, or are missing and the role may not
     ///   make them ([`Builder::ddl`]).
     pub async fn open(url: &str) -> Result<Self, Error> {

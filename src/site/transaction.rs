@@ -23,15 +23,15 @@ impl Perennial {
     /// ```
     ///
     /// Call [`committed`](PendingInvalidation::committed) after the commit: then this process knows of the
-    /// invalidation at once. Without that call, the next time a process reads new invalidations, it applies
-    /// this one, within a second.
+    /// invalidation at once. Without that call, this process learns of it as the others do, within about a
+    /// second.
     ///
     /// # Errors
     ///
     /// Returns an error if the database fails. Then, and if the future is dropped, roll the transaction back.
     /// The error is [`Invalid`](crate::ErrorKind::Invalid) if the connection is in no transaction, if its
-    /// database does not have the site's tables, or if the site has no SQL database. On MySQL and MariaDB, the
-    /// driver has to know of the transaction. sqlx knows of those that were begun by `begin`.
+    /// database does not have the site's tables, or if the site has no SQL database. On MySQL, the driver has
+    /// to know of the transaction. sqlx knows of those that were begun by `begin`.
     pub async fn invalidate_in(
         &self,
         transaction: impl Into<Connection<'_>>,
@@ -95,7 +95,8 @@ impl Perennial {
     }
 
     /// Returns the statement that purges all resources with these tags. It works like
-    /// [`invalidation_sql`](Self::invalidation_sql), but the resources are no longer served afterwards.
+    /// [`invalidation_sql`](Self::invalidation_sql), but their stored versions are not served any more,
+    /// not even while new ones are generated.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {

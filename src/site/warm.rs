@@ -157,7 +157,8 @@ impl Perennial {
     ///
     /// # Cancel safety
     ///
-    /// What is said of [`warm`](Self::warm) holds here as well. The pages whose visits have begun stay invalidated.
+    /// If you drop the future, no further requests are sent, and running regenerations continue. The pages whose visits
+    /// have begun stay invalidated.
     pub async fn regenerate<S>(
         &self,
         service: S,
@@ -177,7 +178,8 @@ impl Perennial {
     /// one. Another possible reason is a middleware that builds a new request without the extensions of the old
     /// one: the layer then takes the request for an ordinary visit.
     ///
-    /// [`Builder::explain_token`](crate::Builder::explain_token) does the same from outside.
+    /// To ask for an explanation by HTTP, from outside of the program, set
+    /// [`Builder::explain_token`](crate::Builder::explain_token).
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {
@@ -282,7 +284,7 @@ fn no_path(text: &str) -> Error {
     ))
 }
 
-/// Returns the layer's answer to a GET like this request.
+/// Sends a GET with the URI and headers of this request through the service, and returns what the layer has answered.
 async fn answer<S>(
     cache: &Cache,
     caller: Option<Arc<RunContext>>,

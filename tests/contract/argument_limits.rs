@@ -86,8 +86,8 @@ async fn name_of_any_length_is_one_row(db: Db) {
         let broken = ask(&*store, BreakLock::new(&page, None)).await;
         assert!(broken, "{name:?}");
     }
-    // A short name, and the longest one that an invalidation can have: callers replace longer ones
-    // by a digest.
+    // A short name, and the longest one that an invalidation can have. Callers replace the end of
+    // longer names with a digest.
     for name in ["t".to_owned(), "t".repeat(255)] {
         let epoch = ask(&*store, Invalidate::new(vec![name.to_string()])).await;
         let read = ask(

@@ -200,8 +200,8 @@ async fn a_database_that_is_known_to_fail_keeps_few_waiting() {
         let others: Vec<_> = (0..50).map(|page| format!("/other/{page}")).collect();
         let visits = others.iter().map(|path| visit(&second, path));
         let mut took = futures_util::future::join_all(visits).await;
-        // No request waits longer than this for a sync, except for one request per second, which
-        // finds out whether the database is back.
+        // No request waits for a sync for longer than the site's patience of half a second, except
+        // for one request per second, which finds out whether the database is back.
         took.retain(|took| *took > Duration::from_millis(500) + GRAIN);
         assert!(took.len() <= usize::from(hangs), "{hangs}: {took:?}");
         database.recover();

@@ -108,8 +108,8 @@ async fn names_that_are_pruned_while_a_process_catches_up_are_not_lost() {
         assert_eq!(visit(&site, &number).await, "1");
         let other = shared.site();
         for names in 0..60 {
-            // One statement does not read all of these names, and this one comes too late to be among
-            // those that it reads.
+            // The process does not read all of these names by one statement, and this invalidation
+            // comes too late to be read by the first one.
             if names == 40 {
                 other.invalidate("side/a").await.expect("is done");
             }
@@ -216,7 +216,8 @@ async fn without_a_permit_a_stale_page_costs_no_statement() {
     })
     .await;
     statements.take();
-    // The requests go on for longer than a process waits before it asks about the same key again.
+    // After it has asked about a key, a process waits before it asks about the same key again. The
+    // requests go on for longer than that.
     for _ in 0..25 {
         for path in &paths {
             get(address, path).await;
@@ -296,8 +297,8 @@ async fn a_revision_that_cannot_be_stored_keeps_no_stored_page_back() {
             let begun = Instant::now();
             let reply = get(address, path).await;
             assert_eq!(reply.status, 200);
-            // A page waits for its first write to the database, and for the soft timeout of a
-            // regeneration.
+            // The request waits until the first write to the database has failed, and then for the
+            // soft timeout of the regeneration.
             assert!(
                 begun.elapsed() < Duration::from_secs(2),
                 "{hangs}: {:?}",

@@ -134,7 +134,7 @@ async fn crowd_that_waits_while_its_page_is_purged_causes_no_generation_for_each
         purger.site.purge(&path).await.expect("is done");
         let late = Crowd::visit(100, &[a.address, b.address], &path);
         synced().await;
-        // A request lets an idle process ask for invalidations.
+        // A request makes an idle process ask for invalidations.
         assert_eq!(a.run("/other").await, 1);
         origin.let_go();
         let first = first.first(1).await.into_iter();
@@ -212,7 +212,8 @@ async fn a_new_revision_makes_older_content_stale_once() {
     );
     assert_eq!(process("2").run("/p").await, 2);
 
-    // The two revisions settle, whichever of them generates first.
+    // In the end, each of the two revisions serves its own page, and it does not matter which one generates
+    // first.
     for (invalidator, other) in [(&old, &new), (&new, &old)] {
         let before = origin.begun();
         invalidator.site.invalidate("/p").await.expect("is done");

@@ -88,8 +88,8 @@ impl Shop {
     /// Returns the missed invalidations that are told after all is known, and the reasons of all regenerations
     /// meanwhile.
     async fn told(&mut self) -> (Vec<Arc<MissedInvalidation>>, Vec<Reason>) {
-        // The first request starts a sync. After its answer, the process decides which of its findings are
-        // missed invalidations.
+        // The first request starts a sync. When the answer to the sync has come, the process decides which
+        // of the changed pages count as missed invalidations.
         for _ in 0..2 {
             advance(Duration::from_secs(6)).await;
             self.visit("/other").await;
@@ -148,7 +148,7 @@ async fn change_that_is_named_or_has_no_name_is_none() {
         shop.visit(path).await;
     }
     shop.shared.commit_invalidation("row", "tag:product-2");
-    // The change to this page is invalidated only a few seconds after its commit.
+    // After this page's data have changed, its invalidation comes only a few seconds later.
     shop.visit("/3").await;
     advance(Duration::from_secs(3)).await;
     shop.site

@@ -128,7 +128,7 @@ async fn one_statement_a_second_tells_of_all_pages_that_another_process_regenera
     // The new version is served a little more than a second after it was published, at the latest.
     assert!(time <= GENERATOR + Duration::from_millis(1500), "{time:?}");
     let counts = second.statements.take();
-    // One look that finds the lease, and one that reads the new version.
+    // One probe finds the lease, and one reads the new version.
     assert_eq!(counts["probe"], 2 * PAGES, "{counts:?}");
     let seconds = time.as_secs() as usize;
     assert!(

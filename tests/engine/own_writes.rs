@@ -381,8 +381,8 @@ async fn author_waits_for_no_sync_in_the_process_of_the_change() {
         assert_eq!(shown, here.list.load(SeqCst).to_string());
         sleep(Duration::from_millis(37 * round as u64 % 700)).await;
     }
-    // The clock of a test ticks in whole milliseconds, so a generator may take up to four milliseconds more
-    // than it asks for.
+    // The clock of a test ticks in whole milliseconds, and each of a generator's sleeps may take one tick
+    // longer.
     assert!(longest < Duration::from_millis(20), "{longest:?}");
 }
 
@@ -443,7 +443,8 @@ async fn invented_epochs_cost_a_statement_a_second_and_regenerate_nothing() {
         // If nothing waits, time passes nevertheless.
         sleep(Duration::from_millis(1)).await;
     }
-    // The process sends one sync each second, and one for each epoch of a cookie that it has not heard of.
+    // The process sends one sync each second, and one whenever a cookie has an epoch that the process has
+    // not heard of.
     let statements = process.statements.take();
     assert!(
         statements["sync"] <= 22 && statements.len() == 1,

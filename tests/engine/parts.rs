@@ -264,7 +264,8 @@ async fn a_part_that_outlasts_its_page_keeps_the_permit() {
         .invalidate("other")
         .await
         .expect("is invalidated");
-    // After the soft timeout of the lowest part, the middle part is generated from the old datum.
+    // After the soft timeout of the lowest part, the middle part is generated from the old version of the
+    // lowest one.
     assert_eq!(middle().await.expect("is served"), "a[1]");
     assert_eq!(other().await, "1");
     perennial_testing::advance(3 * SECOND).await;

@@ -142,7 +142,7 @@ async fn everything() -> usize {
     for path in ["/a", "/b", "/fails", "/a", "/fails"] {
         visit(path.to_owned()).await;
     }
-    // Evictions from memory, and more keys than the layer stores.
+    // Keys are evicted from memory, and there are more keys than the layer stores.
     for n in 0..200 {
         visit(format!("/invented?n={n}")).await;
         let key = format!("value-{n}");

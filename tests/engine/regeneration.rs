@@ -159,7 +159,8 @@ async fn stale_page_is_regenerated_although_its_lease_is_being_released() {
             crowd.iter().all(|reply| reply.run() == 2 * round + 1),
             "{crowd:?}"
         );
-        // The publish has answered these visitors, and the release takes a while.
+        // The visitors got their answers after the publish. The release of the lock takes some time
+        // longer, and must not delay this request.
         let again = get(app, &path).await;
         assert_eq!(again.run(), 2 * round + 1);
         assert!(

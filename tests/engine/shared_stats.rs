@@ -138,7 +138,8 @@ async fn requests_that_waited_are_counted_apart() {
     };
     let policy = Refresh::every(20 * SECOND).in_background();
     let app = Router::new().fallback(page).layer(site.layer(policy));
-    // Generated, a hit, and a failure without an old version; then a stale page, served at once.
+    // The page is generated, then it is a hit, and `/fails` fails without an old version. After
+    // that, the page is stale and is served at once.
     for path in ["/page", "/page", "/fails"] {
         perennial_testkit::get(&app, path).await;
     }

@@ -157,8 +157,8 @@ async fn scanner_leaves_the_rows_of_the_keys_that_are_admitted() {
             site.get(&format!("/gone/{day}/{}", number / 2)).await;
         }
         let rows = site.rows().await;
-        // The limit holds once for the keys that were asked for once, and once for those that were
-        // asked for twice.
+        // At most `KEYS` keys are stored after a single request, and at most as many that were
+        // requested again.
         assert!(rows.pages <= 2 * KEYS, "day {day}: {}", rows.pages);
         for _ in 0..24 {
             sleep(HOUR).await;

@@ -53,7 +53,8 @@ async fn a_value_of_an_older_type_is_generated_anew() {
         .value::<Rated, _, _>("book", DAILY, async || fine(rated()))
         .await;
     assert_eq!(*read.expect("is made"), rated());
-    // The new process keeps its own in memory, and leaves the stored one to the old process.
+    // The new process keeps its own value in memory, and leaves the stored value to the old
+    // process.
     let apart = new.stats().regenerations(Outcome::KeptApart);
     assert_eq!((database.generations("book"), apart), (1, 1));
     let kept = old
@@ -116,7 +117,7 @@ async fn a_placeholder_stands_in_for_the_first_version() {
     perennial_testing::advance(Duration::from_secs(21)).await;
     assert_eq!(ask(&site).await, "the list");
     assert_eq!(database.generations("list"), 1);
-    // Another process reads the version that there is.
+    // Another process reads the existing version.
     assert_eq!(ask(&open(&database)).await, "the list");
 
     let failing = async || Err::<&str, _>("no database");

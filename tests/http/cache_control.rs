@@ -146,7 +146,7 @@ async fn date_is_the_generation_time_and_age_the_time_since() {
             .expect("is past");
         assert!(apparent.as_secs() >= age, "{reply:?}");
     }
-    // Another process counts from the age of the stored version.
+    // In another process, the dates follow from the age of the stored version.
     let other = site_with(&folder, &[], Refresh::every(LONG)).await;
     let reply = get(other, "/").await;
     let seconds = |time: SystemTime| {
@@ -159,7 +159,8 @@ async fn date_is_the_generation_time_and_age_the_time_since() {
         "{reply:?}"
     );
 
-    // The same for a page with an `Age` on arrival, and for a page beyond its interval.
+    // The dates are also right if the page had an `Age` when it arrived, and if it is older than its
+    // interval.
     let before = httpdate::fmt_http_date(SystemTime::now() - Duration::from_secs(3000));
     for (head, past) in [(("date", &*before), 3000), (("age", "2147483648"), 1 << 31)] {
         let folder = Folder::new();

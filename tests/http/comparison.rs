@@ -148,8 +148,9 @@ async fn developer_is_told_the_header_that_makes_another_page_once() {
         both[0].contains("no single header is the reason"),
         "{both:?}"
     );
-    // The page is generated once for everybody, once more to see whether it differs by itself, and once for the
-    // visitor. Then it is generated without one header after another, until the result is the page for everybody.
+    // The page is generated once for everybody, once more to see whether each generation differs, and once for
+    // the visitor. Then it is generated several times for the visitor, each time without one of the headers,
+    // until the result equals the page for everybody.
     let counted = runs.load(SeqCst);
     for path in ["/language", "/cookie", "/key"] {
         site.invalidate(path).await.expect("answers");

@@ -147,8 +147,8 @@ async fn a_page_is_the_same_in_each_coding_with_a_tag_of_its_own() {
             assert_eq!(request(address, method, "/", &asked).await.status, 200);
         }
         // A compressed body has no ranges, because another release of the encoder may produce other
-        // bytes. And if the request accepts a coding, an outer layer may have compressed the
-        // response.
+        // bytes. If the request accepts a coding, even the plain body has no ranges, because an
+        // outer layer may compress the response.
         let part = request(address, "GET", "/", &[asked[0], ("range", "bytes=0-4")]).await;
         let (status, ranges) = match (coding, accepts) {
             ("", "" | "identity") => (206, ""),

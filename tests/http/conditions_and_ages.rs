@@ -30,7 +30,8 @@ async fn conditions_and_ranges_are_answered_from_the_stored_page() {
     let (etag, modified) = (whole.header("etag"), whole.header("last-modified"));
     assert!(etag.starts_with("\"p-") && etag.len() == 36, "{whole:?}");
     assert!(modified.ends_with("GMT"), "{whole:?}");
-    // Ranges of a text are answered, and not offered.
+    // A request for a range of a text is answered with that range, although the response does not
+    // offer ranges (`Accept-Ranges`).
     assert_eq!(whole.header("accept-ranges"), "");
     let length = whole.body.len();
 
@@ -152,7 +153,8 @@ async fn response_has_age_and_cache_status() {
     let waited = get(waiting, "/waited").await;
     assert_eq!(status(&waited), "perennial; fwd=stale; stored");
 
-    // Another process has generated the version: a stored version is a hit.
+    // Another process has generated the version. For this process, that is a hit, because the
+    // version is stored.
     tokio::time::sleep(SHORT / 2).await;
     let (_, other) = origin_behind(&shared.site(), Refresh::every(LONG));
     assert!(status(&get(other, "/waited").await).starts_with("perennial; hit; ttl=3"));

@@ -652,7 +652,7 @@ async fn mistake_with_a_mark_fails_the_generation_and_names_the_hole() {
     }
     let reply = get(&app, "/unused").await;
     assert_eq!((reply.status, reply.text()), (200, "page"));
-    // A handler that asks for its marks first may find nothing to show.
+    // The handler may respond without using its marks, if it has nothing to show.
     for status in ["miss; stored", "hit"] {
         let reply = get(&app, "/not-found").await;
         assert_eq!((reply.status, reply.text()), (404, "no such book"));

@@ -67,7 +67,7 @@ async fn an_undeclared_extension_is_warned_of_once_for_each_layer_with_its_remed
         ".ignore_extension::<",
         ".share_extension::<",
         ".bypass_if(|parts|",
-        // Exactly the type that has to be declared.
+        // The warning names exactly the type that has to be declared.
         "types=\"http::misuse_warnings::User\"",
     ] {
         assert!(

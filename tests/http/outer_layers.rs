@@ -243,7 +243,8 @@ async fn check(
         for method in ["GET", "HEAD"] {
             let reply = client.ask(method, &[("if-none-match", &tag)]).await;
             assert_eq!((reply.status, reply.body.len()), (304, 0), "{context}");
-            // A server with this page has to send these in a 304, too (RFC 9110 §15.4.5).
+            // If the answer with the page has these headers, a 304 must have them, too (RFC 9110
+            // §15.4.5).
             for name in [
                 "cache-control",
                 "content-location",

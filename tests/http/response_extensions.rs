@@ -162,8 +162,8 @@ async fn known_extensions_need_no_declaration() {
     assert!(is_stored(Router::new().route("/page", route(page).layer(stack))).await);
     let page = async || (Extension(Template("not known")), "page");
     assert!(!is_stored(routed(route(page), site().layer(every(LONG)))).await);
-    // What the application itself puts into a type of axum's or of Perennial's counts as the
-    // application's data.
+    // If the application puts a value of its own into a type of axum or of Perennial, it counts as
+    // the application's data.
     let page = async || (Extension(Html("<p>text</p>")), "page");
     assert!(!is_stored(routed(route(page), site().layer(every(LONG)))).await);
     let page = async || (Extension(Content::default()), "page");

@@ -53,8 +53,8 @@ async fn generator_sees_the_routing_of_its_own_request() {
         let text = visit(place(layer), &format!("{path}?page=2&visitor=7")).await;
         writeln!(seen, "{name}\n    {text}").expect("is written");
     }
-    // The prefix of such a service is in a private extension alone, so the generator's `MatchedPath`
-    // is without the prefix.
+    // axum keeps the prefix of a nested service only in a private extension, which the generator's
+    // request does not have. So the generator's `MatchedPath` does not contain the prefix.
     let (_site, layer) = site("page");
     let below = Router::new().nest_service("/n", Router::new().route("/a/{b}", route(show)));
     let below = visit(below.layer(layer), "/n/a/b?page=2").await;

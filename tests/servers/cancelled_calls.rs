@@ -84,8 +84,8 @@ mod servers {
                 }
             })
             .await;
-            // The lock is also free on the pool of the dropped calls, which shows that no call holds it
-            // any more.
+            // The lock can be taken again on the pool whose calls were dropped, so none of these calls
+            // holds it any more.
             let lock = SessionLock::try_lock(pool.clone(), name(round)).await;
             let lock = lock.expect("answers").expect("is free");
             lock.release().await.expect("is held");

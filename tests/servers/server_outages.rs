@@ -72,8 +72,8 @@ async fn uncommitted_lock_row_counts_as_taken_and_is_not_waited_for(db: Db) {
         let asked = Instant::now();
         let tried = ask(&*store, TryLock::new(name, "me", LEASE, None)).await;
         assert_eq!(tried.fence, None, "{change}");
-        // The try itself waits for at most 50 ms. Without a limit the wait would be endless, or
-        // MariaDB's default of 50 s.
+        // The attempt waits for at most 50 ms. Without this limit it would wait forever, or on
+        // MariaDB for 50 s, which is the default.
         assert!(asked.elapsed() < HANG / 3, "{change}");
         held.rollback().await.expect("is undone");
     }
@@ -141,8 +141,8 @@ async fn publish_during_a_takeover_is_refused(db: Db) {
     ask(&*store, Release::new(&first, Duration::ZERO)).await;
     let late = lock(&*store, "a", LEASE).await;
     for renews in [true, false] {
-        // After the lease has expired, another process carries out the statements of a takeover, but has not
-        // committed them yet.
+        // The lease has expired, and another process has carried out the statements of a takeover, without
+        // committing them yet.
         let takeover = db
             .uncommitted(
                 "UPDATE perennial_lock SET owner = 'next', fence = fence + 1 WHERE name = 'a'",

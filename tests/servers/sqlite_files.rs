@@ -132,7 +132,7 @@ async fn pool_that_lacks_settings_is_told_which() {
         site.shutdown().await;
         drop(site);
         pool.close().await;
-        // Between two modes nobody else has the file open.
+        // Between two journal modes, no other connection may have the file open.
         until("it is closed", async || pool.is_closed()).await;
     }
 }

@@ -110,8 +110,8 @@ async fn warm_pages_are_served_and_cold_ones_generated_whatever_happens_to_the_d
             assert_eq!(reply.status, 200, "{loss:?}");
             tokio::time::sleep(SHORT).await;
         }
-        // Visitors may come one after the other: the version that the first one causes is fresh for
-        // all.
+        // The visitors may come one after the other. The first one then starts a generation, and
+        // its version is fresh for all others.
         let (origin, address) = serve_origin(&site, Refresh::every(LONG)).await;
         let replies = Crowd::visit(20, &[address], "/cold").rest().await;
         assert!(replies.iter().all(|reply| reply.status == 200), "{loss:?}");
@@ -133,8 +133,8 @@ async fn lose(folder: &Folder, loss: Loss) {
     };
     match loss {
         Loss::Garbage => {
-            // Shared memory is left alone, because SQLite trusts its content and would map more and
-            // more memory.
+            // Shared memory is left alone. SQLite trusts its content, so random bytes there would
+            // make it map more and more memory.
             let on_disk = |file: &PathBuf| !file.to_string_lossy().ends_with("-shm");
             for file in files(folder).into_iter().filter(on_disk) {
                 let length = std::fs::metadata(&file).expect("is there").len();
@@ -157,8 +157,8 @@ async fn lose(folder: &Folder, loss: Loss) {
                 .await;
         }
         Loss::ReadOnly => {
-            // Root can write every file. Tables that refuse writes come closest to a read-only
-            // file.
+            // The tests may run as root, which can write to every file. Tables that refuse writes
+            // come closest to a read-only file.
             db(folder).execute(
                 "CREATE TRIGGER a BEFORE INSERT ON perennial_lock BEGIN SELECT RAISE(ABORT, 'read-only'); END;
                  CREATE TRIGGER b BEFORE UPDATE ON perennial_lock BEGIN SELECT RAISE(ABORT, 'read-only'); END",
@@ -359,8 +359,8 @@ async fn column_of_a_newer_release_does_not_disturb_a_running_site(db: Db) {
         db.int(coloured).await,
         db.int("SELECT count(*) FROM perennial_entry").await
     );
-    // This release is the older one now.
-    // A busy machine may be slow to take a connection.
+    // Now the tables are those of a newer release, so this one has to refuse them. A busy machine
+    // may be slow to accept a connection, so it is tried again.
     let opens = async || Perennial::open(db.url()).await.expect_err("is refused");
     until("the database says why", async || {
         match opens().await.kind() {

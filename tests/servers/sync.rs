@@ -83,7 +83,7 @@ fn a_runtime_that_ends_takes_no_question_with_it() {
     let app = origin.router().layer(site.layer(Refresh::every(LONG)));
     first.block_on(get(&app, "/p"));
     std::thread::sleep(Duration::from_millis(1200));
-    // The sync is due, in a task that never runs.
+    // A sync is due. It is started in a runtime that is not driven any more, so it never ends.
     let second = runtime();
     {
         let _entered = second.enter();
@@ -147,8 +147,8 @@ async fn state_of_a_handler_is_freed_with_the_site() {
         async move { format!("{}", Arc::strong_count(&state.0)) }
     };
     let layer = site.layer(Refresh::every(LONG));
-    // `with_state` makes the router as it is served. Without it, axum would create its layers again
-    // for each request.
+    // `with_state` finishes the router, as it is when it is served. Without it, axum would create
+    // its layers again for each request.
     let app = Router::new()
         .route("/", route(page).layer(layer))
         .with_state(());
@@ -252,8 +252,8 @@ mod on_servers {
         let listeners = "SELECT count(*) FROM pg_stat_activity
             WHERE datname = current_database() AND query LIKE 'LISTEN%' AND pid <> pg_backend_pid()";
         let mut run = a.run("/p").await;
-        // Without a notification a process syncs a second after its last sync. On a slow machine
-        // some rounds may pass until a notification comes sooner.
+        // Without a notification a process syncs a second after its last sync. On a slow machine it
+        // may take some rounds until a notification arrives before such a sync.
         let (begun, mut rounds, mut shortest) = (Instant::now(), 0, HEARD);
         while rounds < 4 || shortest >= Duration::from_millis(700) {
             assert!(begun.elapsed() < HANG, "never at once: {shortest:?}");

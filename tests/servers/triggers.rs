@@ -107,7 +107,7 @@ async fn process(db: &Arc<Db>) -> std::net::SocketAddr {
         let change = format!("UPDATE product SET price = price + 1 WHERE id = {id}");
         assert_eq!(db.execute(&change).await, 1);
     };
-    // In the background, only the author of a change waits for a new version.
+    // With `in_background`, only the author of a change waits for a new version.
     let policy = Refresh::every(LONG).in_background();
     let writes = site.invalidate_by_response_tags();
     let app = Router::new()
@@ -284,7 +284,7 @@ async fn forgotten_template_is_noticed(db: Db) {
         assert_eq!(visit().await, "0");
         db.execute(&format!("UPDATE {table} SET price = 12")).await;
         until("the page has the price", async || visit().await == "12").await;
-        // Some seconds, after which an invalidation that came late would be known.
+        // The visits go on for a few seconds. After that, even an invalidation that comes late would be known.
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_secs(8) && site.missed_invalidations().is_empty() {
             visit().await;

@@ -64,7 +64,8 @@ impl Plan {
             calm,
             chaos: Duration::from_secs(random.one_of(&[10, 15, 30])),
             grain: millis(random.one_of(&[1, 10, 50])),
-            // Without faults a lease of a second is extended in time.
+            // While there are no faults, these latencies are short enough for a lease of one second
+            // to be extended in time.
             latency: millis(random.one_of(&[1, 10, 50, if calm { 50 } else { 200 }])),
             faults: rate(random.one_of(&[0, 10, 50, 200])),
             failures: rate(random.one_of(&[0, 50, 300])),

@@ -9,6 +9,8 @@ use perennial::{
     event::{Bypass, Served},
 };
 
+use crate::time;
+
 /// Returns the reason for the answer, in sentences.
 ///
 /// ```
@@ -33,9 +35,9 @@ pub fn reason(explanation: &Explanation) -> String {
         (_, None) => "No version is stored: the request generates the first one.".to_owned(),
     }];
     if let Some(left) = explanation.holds_for {
-        let left = left.as_secs();
+        let left = time(left);
         sentences.push(format!(
-            "The last generation has shown this, and it holds for {left} s."
+            "The last generation has shown this, and it holds for {left}."
         ));
     }
     if explanation.is_running && explanation.version.is_some() {
@@ -113,13 +115,13 @@ fn state_of(version: &ExplainedVersion) -> String {
         // Of a later release.
         other => other.as_str(),
     };
-    let [age, interval] = [version.age, version.interval].map(|time| time.as_secs());
+    let [age, interval] = [version.age, version.interval].map(time);
     let place = if version.in_memory {
         "memory"
     } else {
         "the database"
     };
-    format!("The version in {place} {state}: {age} s old, of an interval of {interval} s.")
+    format!("The version in {place} {state}: {age} old, of an interval of {interval}.")
 }
 
 fn state_after_failure(cooldown: &ExplainedCooldown, has_version: bool) -> String {
@@ -128,8 +130,8 @@ fn state_after_failure(cooldown: &ExplainedCooldown, has_version: bool) -> Strin
         sentence.push_str("The last regeneration has failed");
         sentence.push_str(&format!(" ({} in a row). ", cooldown.failures));
     }
-    let left = cooldown.left.max(Duration::from_secs(1)).as_secs();
-    sentence.push_str(&format!("The next attempt is in {left} s."));
+    let left = time(cooldown.left.max(Duration::from_secs(1)));
+    sentence.push_str(&format!("The next attempt is in {left}."));
     if let Some(error) = &cooldown.error {
         sentence.push_str(&format!(" Its error: {}", visible(error)));
     }
@@ -257,8 +259,8 @@ mod tests {
         let explanation: Explanation = serde_json::from_str(explanation).expect("is one");
         assert_eq!(
             reason(&explanation),
-            "The version in memory is older than its interval: 90 s old, of an interval of 60 s. \
-             The last regeneration has failed (2 in a row). The next attempt is in 4 s. \
+            "The version in memory is older than its interval: 1 min 30 s old, of an interval of 1 min. \
+             The last regeneration has failed (2 in a row). The next attempt is in 4.2 s. \
              Its error: no column \\u{1b} The handler does not see the request's `cookie`."
         );
         assert!(remedy(&explanation).starts_with("Fix the handler"));

@@ -25,13 +25,15 @@
 //! ```
 //!
 //! - Each page and each action checks whether the user has access. Only POST changes anything, and a POST from
-//!   another origin is refused (tower-http's `CsrfLayer`): a proxy in front has to keep the `Host` header.
+//!   another origin is refused by tower-http's `CsrfLayer`. It compares the origin with the `Host` header, so
+//!   a proxy in front has to pass that header on.
 //! - An action on one entry or lock is refused if the entry or the lock has changed since the operator saw it.
 //!   The page sends the fence that it showed, and it must still be the current one. Actions are logged at INFO
 //!   with the target `perennial_admin` and the user's name.
 //!
-//! A process with a status page [shares its figures](perennial::Perennial::share_stats), so that each page
-//! shows all processes that have one. The other processes share theirs by calling `site.share_stats()`.
+//! A process with a status page [shares its figures](perennial::Perennial::share_stats), so each status
+//! page shows the sums of all processes that have a status page. A process without one can share its
+//! figures by calling `site.share_stats()`.
 //!
 //! The feature `page` is on by default. Without it, the crate consists of the report and of the [texts of
 //! explanations](reason), and does not need axum.

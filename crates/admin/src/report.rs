@@ -288,9 +288,16 @@ pub fn time(time: Duration) -> String {
             format!("{seconds}.{} s", time.subsec_millis() / 100)
         }
         1..60 => format!("{seconds} s"),
-        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
-        3600..86_400 => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
-        _ => format!("{} d {} h", seconds / 86_400, seconds % 86_400 / 3600),
+        60..3600 => in_units(seconds / 60, "min", seconds % 60, "s"),
+        3600..86_400 => in_units(seconds / 3600, "h", seconds % 3600 / 60, "min"),
+        _ => in_units(seconds / 86_400, "d", seconds % 86_400 / 3600, "h"),
+    }
+}
+
+fn in_units(number: u64, unit: &str, rest: u64, smaller: &str) -> String {
+    match rest {
+        0 => format!("{number} {unit}"),
+        rest => format!("{number} {unit} {rest} {smaller}"),
     }
 }
 
@@ -303,8 +310,8 @@ pub fn runs(process: &ProcessStats) -> String {
     }
 }
 
-/// Returns true if the process has written its figures recently, so that it must be running and able to reach
-/// the database.
+/// Returns true if the process has written its figures recently, so it must be running and able to reach the
+/// database.
 fn is_alive(process: &ProcessStats) -> bool {
     !process.ended && process.silent_for < SILENT_AFTER
 }

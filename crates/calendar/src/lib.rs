@@ -38,7 +38,8 @@ const YEAR: Duration = Duration::from_hours(365 * 24);
 ///
 /// The time zone is a name from the IANA database. When a change of the clocks skips a time of day, the
 /// occurrence is moved by the length of the change (02:30 becomes 03:30). When a time of day comes twice, the
-/// first one counts. Neither applies to a cron expression whose hour begins with `*`.
+/// first one counts. These rules do not apply to a cron expression whose hour begins with `*`: it follows the
+/// clock.
 pub struct Calendar {
     zone: String,
     /// The schedule has an occurrence whenever one of these expressions has one.
@@ -202,7 +203,8 @@ impl Expression {
             let crontab = cronexpr::parse_crontab(&format!("{} {name}", self.text)).ok()?;
             return Some(crontab.find_next(time).ok()?.timestamp());
         }
-        // After the clocks were put forward, an occurrence whose time of day was skipped may still lie ahead.
+        // An occurrence whose time of day was skipped is moved to a later time. It may still lie ahead although
+        // that time of day is over, so the search begins with the offset of yesterday if that is earlier.
         let [now, yesterday] = [time, time - DAY].map(|time| zone.to_offset(time));
         let mut day = now.min(yesterday).to_datetime(time);
         loop {

@@ -21,7 +21,7 @@ pub(crate) async fn show(
     let dialect = dialect_of(source.url()?)?;
     let quoted_table = quoted(table, dialect)?;
     let quoted_lock = quoted(lock, dialect)?;
-    // The type of each result is the same on the three databases.
+    // `coalesce` and `0` make the result an integer that is not NULL on all three databases.
     let ends = match expires {
         Some(column) => format!("coalesce(max({}), 0)", quoted(column, dialect)?),
         None => "0".to_owned(),

@@ -186,7 +186,8 @@ enum Command {
     /// later, while another one runs the command. If that would do harm, the command has to check
     /// PERENNIAL_FENCE in each of its writes.
     Run(run::RunOptions),
-    /// What `run` starts on Linux in place of the command.
+    /// An internal command: on Linux, `run` starts it, and it starts the user's command and ends it together with
+    /// everything that the command has started.
     #[cfg(target_os = "linux")]
     #[command(hide = true)]
     Keep(keep::KeepOptions),

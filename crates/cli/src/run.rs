@@ -80,7 +80,8 @@ impl RunOptions {
             Some(Some(wait)) => wait,
             Some(None) => Duration::from_secs(365 * 24 * 3600),
         };
-        // Without the arguments, which may hold secrets: everybody on the database sees the action.
+        // The arguments of the command are left out. They may hold secrets, and everybody who can read the
+        // database sees the action.
         let program = Path::new(&self.command[0]).file_name();
         let program = program.unwrap_or_default().to_string_lossy();
         let attempt = locks.lock(&*self.name).wait(wait).action(&*program);
@@ -262,8 +263,8 @@ impl Started {
         processes.is_none_or(|processes| processes.signal(signal))
     }
 
-    /// Collects the exit statuses of the processes that `perennial keep` has left to this program when it was
-    /// killed.
+    /// Collects the exit statuses of processes that were children of `perennial keep`. They became children
+    /// of this program when `perennial keep` was killed.
     #[cfg(target_os = "linux")]
     fn reap(&self) {
         if let Some(processes) = &self.0 {

@@ -1,5 +1,5 @@
-//! `perennial watch`: the summary, the locks and the latest generations, shown again at an interval until
-//! ctrl-c.
+//! `perennial watch`: the summary, the locks and the latest generations, shown again and again until
+//! Ctrl-C is pressed.
 
 use std::{
     io::{self, IsTerminal},

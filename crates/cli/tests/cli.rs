@@ -178,7 +178,7 @@ async fn what_is_stored_is_listed_and_harmless() {
         assert_eq!(entries["entries"].as_array().map(Vec::len), Some(3));
         let entry = db.json(&["show", "part/a"]);
         assert_eq!(entry["state"], "fresh");
-        // The body has six bytes, and the metadata count in addition.
+        // The body has six bytes, and the metadata are counted as well.
         assert!(entry["bytes"].as_u64() > Some(6), "{entry}");
         assert_eq!(
             db.json(&["history", HOSTILE])["history"][0]["reason"],
@@ -212,7 +212,7 @@ async fn database_that_fails_is_an_error_and_no_empty_site() {
         let site = db.site().await;
         store(&site, "part/a").await;
         let mut connection = db.connection().await;
-        // A table that is gone would be made again.
+        // The column is renamed to make the commands fail. If the table were removed, they would make it again.
         let renamed = format!("ALTER TABLE {}lock RENAME COLUMN owner TO lost", db.prefix);
         let renamed = sqlx::query(sqlx::AssertSqlSafe(renamed)).execute(&mut connection);
         renamed.await.expect("is renamed");
@@ -434,7 +434,7 @@ async fn command_runs_under_its_lock() {
         until("the command is ended", async || is_gone(&pid)).await;
         assert_eq!(run(&["--wait=60s", "--", "true"]).1, 0);
 
-        // The job that several machines start by cron runs once, however soon it ends.
+        // If cron starts the job on several machines, it runs once, however soon it ends.
         let start = || db.run(&["run", "nightly", "--", "sh", "-c", "echo ran"]);
         let starts = [start(), start(), start()];
         let ran = starts.iter().filter(|(text, _)| text.contains("ran"));
@@ -565,7 +565,7 @@ async fn signals_and_ends_at_awkward_moments_leave_no_command_behind() {
         }
     };
 
-    // TERM while the keeper is starting, and has not started the command yet.
+    // `perennial run` gets TERM while its helper is starting, before the command has been started.
     for pause in 0..12 {
         let time = format!("1001.{}{pause:02}", std::process::id());
         let mut run = db
@@ -597,8 +597,8 @@ async fn signals_and_ends_at_awkward_moments_leave_no_command_behind() {
     until("the lock is free", free).await;
     assert_eq!(sleepers(&time).len(), 0, "two would hold the lock");
 
-    // Here the command's leftovers are not waited for, and the process that keeps the lock is
-    // killed.
+    // With `--leave-children`, nobody waits for what the command leaves running. The process that
+    // keeps the lock is killed.
     let time = format!("1003.{}", std::process::id());
     let mut run = db
         .command(&["run", "job", "--hold=0s", "--leave-children", "--", "sleep"])
@@ -735,8 +735,8 @@ async fn what_a_command_leaves_is_named_and_ended_or_left() {
         let script = format!("trap 'exit 7' {name}; echo ready; while :; do sleep 0.05; done");
         let command = db.command(&["run", "job", "--hold=0s", "--", "sh", "-c", &script]);
         // The command gets no terminal, because a terminal sends some of these signals itself. `env
-        // --default-signal` makes sure that it does not ignore them, which would be inherited if the
-        // tests were started by `nohup` or as a background job of a script.
+        // --default-signal` makes sure that the command does not ignore these signals. It would
+        // inherit that if the tests were started by `nohup` or as a background job of a script.
         let mut command = Command::new("env")
             .args(["--default-signal", "setsid", "--wait"])
             .arg(command.get_program())

@@ -1,5 +1,6 @@
-//! What a driver itself has to do: return values unchanged and the codes of errors, give back connections
-//! that are usable after a call was dropped, and let the application have transactions of its own.
+//! What a driver itself has to do: it has to return values without changing them, and the codes of
+//! errors; connections that are given back have to be usable even after a call was dropped; and it must
+//! leave the application's transactions alone.
 
 use std::{sync::Arc, time::Duration};
 
@@ -250,7 +251,8 @@ pub async fn callers_wait_for_a_connection(db: OfDriver) {
     assert_eq!(bodies.len(), 64);
 }
 
-/// The site relies on this number: a statement that must not wait gets a connection beyond it.
+/// A site relies on this number. For a statement that must not wait, it opens a further connection, and so
+/// it has to know how many the pool has.
 pub async fn pool_has_as_many_connections_as_it_says(db: OfDriver) {
     let database = db.database();
     let driver = database.driver();
@@ -312,7 +314,8 @@ async fn marked(db: &perennial_store::Database, read: &Statement) -> i64 {
     marked
 }
 
-/// Most pools take a connection back when it is dropped. Perennial drops one that may be in a transaction.
+/// Most pools take a connection back when it is dropped. Perennial drops a connection that may be in a
+/// transaction, and relies on the driver to close it.
 pub async fn dropped_connection_does_not_come_back(db: OfDriver) {
     let database = db.database();
     let dialect = database.dialect();

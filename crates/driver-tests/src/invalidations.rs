@@ -1,4 +1,5 @@
-//! Invalidated names and their epochs: in which order they are seen, read, pruned and purged.
+//! Tests invalidated names and their epochs: the order of the epochs, and how they are read, pruned
+//! and purged.
 
 use std::{
     sync::Arc,
@@ -109,7 +110,7 @@ pub async fn epochs_grow_in_the_order_in_which_they_are_seen(db: impl TestDataba
     }
 }
 
-/// Prunes the invalidations in as many steps as the store takes.
+/// Prunes the invalidations. The store may need several steps for that.
 async fn prune(store: &dyn Backend, age: Duration, oldest: Epoch) {
     let mut after = None;
     loop {

@@ -14,13 +14,14 @@
 //! ```
 //!
 //! With a server, `database` makes an empty database (`CREATE DATABASE`). It also returns a value that the tests
-//! keep, and that removes the database when it is dropped. `open` is called again and again, as for several
-//! processes; the pools have more than one connection, except for a database in memory, and at most some ten. Where
-//! there is no server, `database` returns `None`, and the tests pass without having tried anything.
+//! keep, and that removes the database when it is dropped. `open` is called several times for one database, as for
+//! several processes. Each pool needs at least two connections and at most about ten; a pool for a database in
+//! memory has one. Where there is no server, `database` returns `None`, and the tests pass without having tried
+//! anything.
 //!
-//! Each test gets a database of its own. `contract!` makes a module for each part of the contract, and a test
-//! of each function, so that `cargo test leases::` runs one part. The tests take a few seconds, and fail after two
-//! minutes. The package needs `tokio` with the features `macros` and `rt-multi-thread`.
+//! Each test gets a database of its own. `contract!` makes a module for each part of the contract, and in it a
+//! test for each function, so that `cargo test leases::` runs one part. The tests take a few seconds, and fail if
+//! they take more than two minutes. Your package needs `tokio` with the features `macros` and `rt-multi-thread`.
 //!
 //! Some things the tests cannot see, so the author of a driver has to take care of them: whether an
 //! error is [late](perennial_store::driver::DriverError::late) or

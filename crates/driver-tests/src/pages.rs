@@ -118,7 +118,7 @@ pub async fn pages_are_counted_and_the_latest_come_first(db: impl TestDatabase) 
 pub async fn pages_leave_in_their_order_but_for_those_being_regenerated(db: impl TestDatabase) {
     let store = db.store().await;
     let hours = |hours: u64| Duration::from_secs(3600 * hours);
-    // The interval, and whether the page is generated a second time, this time successfully.
+    // The second value is the interval. The third one says whether the page is generated once more.
     for (name, interval, again) in [
         ("/held", NONE, false),
         ("/failing", NONE, true),

@@ -63,7 +63,8 @@ pub async fn figures_of_silent_processes_are_forgotten(db: impl TestDatabase) {
     ask(&*store, PruneProcesses::new(HOUR)).await;
     assert_eq!(listed(&*store).await, pairs(&[("running", "figures")]));
     // The rows seem to be of the future, as after a correction of the clock. They are removed,
-    // because no process can have written them.
+    // because they were written before the correction, and would otherwise seem to be new for
+    // hours.
     db.shift_clock(-2 * 3600).await;
     ask(&*store, PruneProcesses::new(HOUR)).await;
     assert!(listed(&*store).await.is_empty());

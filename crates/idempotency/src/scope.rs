@@ -1,4 +1,5 @@
-//! Whose `Idempotency-Key` it is: two callers may send the same key, and never see each other's responses.
+//! Tells whose `Idempotency-Key` a request has. Two callers may send the same key, but never see each
+//! other's responses.
 
 /// The user to whom an `Idempotency-Key` belongs. The same key in two scopes stands for two requests, so no
 /// user gets the response to another user's request.

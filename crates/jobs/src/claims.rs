@@ -44,7 +44,7 @@ pub use sql::Value;
 ///
 /// - `lock_id` needs 32 characters. With 36, there is also room for the UUIDs that programs in other languages
 ///   write.
-/// - `id` is an integer, a string, or of a type that is returned as UTF-8 text, such as PostgreSQL's UUID.
+/// - `id` is an integer, a string, or a value whose type is returned as UTF-8 text, such as PostgreSQL's UUID.
 /// - `locked_until` is the end of the claim, in microseconds since 1970 by the database's clock.
 ///   Without the column, the rows of a crashed worker stay claimed.
 /// - The names of tables and columns consist of letters, digits and `_`. The name of a table may begin with a
@@ -155,8 +155,8 @@ impl Claims {
         }
     }
 
-    /// Claims once. The inner error means that the statement has failed, and that the database, when it was
-    /// asked, showed no row that the statement has claimed.
+    /// Claims once. The inner error means that the statement has failed, and that no row had been claimed
+    /// by it when the database was asked afterwards.
     async fn try_claim(&self, limit: u32) -> Result<Result<Claim, Error>, Error> {
         let mut claim = Claim {
             table: self.table.clone(),
@@ -319,7 +319,8 @@ impl Claim {
     ///
     /// # Cancel safety
     ///
-    /// After a drop or a [timeout](crate::ErrorKind::Timeout), roll back; on MySQL and MariaDB also close the connection.
+    /// If you drop the future, or if it ends with a [timeout](crate::ErrorKind::Timeout), roll the transaction back. On
+    /// MySQL and MariaDB, close the connection as well.
     pub async fn complete_in(&self, transaction: impl Into<Connection<'_>>) -> Result<u64, Error> {
         let mut transaction = transaction.into();
         let completed = self

@@ -1,5 +1,5 @@
-//! A layer for routes that may serve one request at a time, across all processes. Its settings are here, its
-//! service is in `exclusive/service.rs`.
+//! A layer for routes that may serve one request at a time, across all processes. Its settings are here, and
+//! its service is in `exclusive/service.rs`.
 
 mod service;
 
@@ -28,9 +28,9 @@ pub use service::ExclusiveService;
 ///
 /// The service finds the lease's [`Fence`](crate::Fence) in the request's extensions. The lock is released when
 /// the service answers, panics or returns an error, or when the client disconnects. A request that does not get
-/// the lock in time gets 409, or 503 if the database fails, with a problem body (RFC 9457). It names the lock
-/// and the [action](Self::action) of the refused request, and not the holder, whose label names a machine:
-/// [`Locks::inspect`] tells an operator who that is.
+/// the lock in time gets 409, or 503 if the database fails, with a problem body (RFC 9457). The problem names
+/// the lock and the [action](Self::action) of the refused request. It does not name the holder, because a
+/// holder's label contains the name of a machine. An operator can find out the holder by [`Locks::inspect`].
 ///
 /// **The name must be the one that the service uses**, not the text of the path: `/albums/7`, `/albums/07` and
 /// `/albums/%37` may be one album. A name occupies a row in the database until an hour after its last use.

@@ -84,9 +84,9 @@ impl Once {
     ///
     /// # Errors
     ///
-    /// The database fails, or the lock was broken: the work has not run. The mark may have been written
-    /// although the call failed. For a quarter of an hour, the process tries to remove such a mark. If that is
-    /// in vain, [`forget`](Self::forget) removes it.
+    /// Returns an error if the database fails, or if the lock was broken. The work has not run then. But the
+    /// mark may have been written, so for a quarter of an hour the process tries to remove it. If it does not
+    /// succeed, call [`forget`](Self::forget).
     ///
     /// # Cancel safety
     ///
@@ -263,7 +263,8 @@ impl Once {
             }
             let own = self.locks.inspect(self.name.clone()).await?;
             // No lock seems to be held. Either a transaction that marks this work has not ended, or
-            // another transaction currently holds the row, together with those of other names.
+            // another transaction has locked the row, as it may on MySQL when it locks neighbouring
+            // rows.
             let is_free = own.as_ref().is_none_or(|lock| lock.remaining.is_zero());
             if !(may_be && is_free && backoff.pause().await) {
                 return Ok(Err(self.refused([own, after])));

@@ -59,8 +59,8 @@ impl SessionLock {
     ///
     /// # Errors
     ///
-    /// [`Invalid`](crate::ErrorKind::Invalid) if this kind of database has no such locks. Another kind if the
-    /// database fails.
+    /// [`Invalid`](crate::ErrorKind::Invalid) if a database of this kind has no such locks. Errors of the
+    /// database have other kinds.
     ///
     /// # Cancel safety
     ///
@@ -76,7 +76,7 @@ impl SessionLock {
         }
     }
 
-    /// Takes the lock, and waits for it for up to `wait`.
+    /// Takes the lock. If it is held, waits for it for up to `wait`.
     ///
     /// # Errors
     ///
@@ -147,7 +147,7 @@ impl SessionLock {
         }
     }
 
-    /// Releases the lock, which is free when the call returns.
+    /// Releases the lock. It is free when the call returns `Ok`.
     ///
     /// # Errors
     ///

@@ -98,9 +98,10 @@ impl Pool {
     /// can set pragmas, add SQL functions and give the key of an encrypted file. For a database in memory,
     /// `max_connections` has to be 1.
     ///
-    /// The function should set a busy timeout (`Connection::busy_timeout`). Without one, each statement fails
-    /// while another connection writes. It runs on the thread of its connection, except for the first
-    /// connection, which this call opens itself.
+    /// The function must leave a busy timeout in place; rusqlite's default is five seconds
+    /// (`Connection::busy_timeout`). With a timeout of zero, each write fails while another connection
+    /// writes. The function runs on the thread of its connection, except for the first connection, which this
+    /// call opens itself.
     ///
     /// # Errors
     ///
@@ -140,7 +141,8 @@ impl Inner {
         let inner = Arc::clone(self);
         let (opened, open) = oneshot::channel();
         std::thread::spawn(move || {
-            // Either nobody waits for the connection any more, or whoever waits gets it.
+            // If nobody waits for the connection any more, it is closed here, and the error of `send` is of no
+            // interest.
             let _ = opened.send((inner.open)().map(Worker::start));
         });
         let worker = open.await.map_err(|_| ended())?;

@@ -1,10 +1,11 @@
 //! The list of operations that a store carries out, with the contract of each: this is the interface between
 //! Perennial and its database.
 //!
-//! An operation is a struct, such as [`Probe`], whose answer has a type ([`Operation`]). The enums [`Call`]
-//! and [`Reply`] hold any of them as values, which is what lets a test delay, repeat or lose an operation,
-//! and a simulation carry it out late. A new operation is one entry of the list at the end, an arm in
-//! `sql/store/mod.rs`, and one in `crates/testing`; the contract tests then run it on every store.
+//! An operation is a struct, such as [`Probe`]. It implements [`Operation`], which names the type of its
+//! answer. The enums [`Call`] and [`Reply`] hold any of them as values, which is what lets a test delay,
+//! repeat or lose an operation, and a simulation carry it out late. A new operation is one entry of the
+//! list at the end, an arm in `sql/store/mod.rs`, and one in `crates/testing`; the contract tests then run
+//! it on every store.
 //!
 //! Start with [`Backend`], whose documentation has the rules that hold for all operations.
 
@@ -40,7 +41,7 @@ pub type CallFuture<'a> = Pin<Box<dyn Future<Output = Result<Reply, BoxError>> +
 /// - C1, **one clock**: the database's clock measures every age and expiry.
 /// - C2, **atomic operations**, in one order for all processes. [`Purge`] and the operations that prune may be
 ///   done in part.
-/// - C3, **fences only grow**, also after an expiry, a release or a [pruning](PruneLocks).
+/// - C3, **fences only grow**, even after an expiry, a release or a [pruning](PruneLocks).
 /// - C4, **nothing waits for a lease** that somebody else holds.
 /// - C5, **content never goes backwards**: [`Publish`] and [`Remove`] succeed only while the lock still carries
 ///   the lease's fence, and a publish only over an entry with a smaller fence.
@@ -48,7 +49,8 @@ pub type CallFuture<'a> = Pin<Box<dyn Future<Output = Result<Reply, BoxError>> +
 ///   same owner succeeds, unless the operation removes a row or breaks a lock.
 /// - C7, **epochs are complete**: they become visible in their order, so that a process which sees one sees all
 ///   smaller ones.
-/// - C8, **invalidations outlive what they apply to**: one is pruned only when no stored entry is older.
+/// - C8, **invalidations outlive what they apply to**: an invalidation is pruned only when no stored entry has
+///   an older epoch.
 pub trait Backend: Send + Sync + 'static {
     /// Carries out a call. The reply is of the same kind as the call.
     fn call(&self, call: Call) -> CallFuture<'_>;
@@ -178,8 +180,8 @@ calls! {
     /// and not in cooldown.
     ///
     /// With `seen`, the lock is taken only if it still has that fence. A lock without a row has no
-    /// fence, and is taken with any `seen`. An owner that already holds the lock (its answer was
-    /// lost) gets its fence and the length again.
+    /// fence, and is taken with any `seen`. If the owner already holds the lock, because the answer
+    /// to its first attempt was lost, it gets the same fence, and the full length once more.
     TryLock "try-lock" writes [name: LockName, owner: String]
         { length: Duration, seen: Option<Fence> } -> TryLockResult;
 
@@ -203,12 +205,13 @@ calls! {
 
     /// Stores an invalidation of each of these names, at least one and at most [`MAX_NAMES`], and
     /// returns their new epoch. A name has at most 255 bytes and no NUL. All are stored, or none. A
-    /// stored name that begins with `revision:` keeps its first epoch, and the returned number is
-    /// unspecified.
+    /// stored name that begins with `revision:` keeps its first epoch; the returned epoch then
+    /// means nothing.
     ///
     /// Epochs only grow, over all processes, and become visible in their order: a process that sees
-    /// an epoch sees all smaller ones. A new epoch is at least the microseconds since 1970 by the
-    /// database's clock, so that a database that has lost the latest epochs continues above them.
+    /// an epoch sees all smaller ones. A new epoch is at least the number of microseconds since
+    /// 1970, by the database's clock, so that a database that has lost the latest epochs continues
+    /// above them.
     Invalidate "invalidate" writes [] { names: Vec<String> } -> Epoch;
 
     /// The query of a sync. Returns three lists, all as of the same moment: the first invalidated names after
@@ -235,12 +238,14 @@ calls! {
     /// Returns the latest epoch; 0 if nothing was ever invalidated.
     LatestEpoch "sync-epoch" reads [] {} -> Epoch;
 
-    /// Returns the epoch of the latest purge of everything. If there was none, it is 0.
-    /// [Pruning](PruneInvalidations) stores such a purge in place of what it removes.
+    /// Returns the epoch of the latest purge of everything. If there was none, it is 0. When
+    /// [pruning](PruneInvalidations) removes invalidations, it first stores such a purge, for
+    /// processes that have not read them.
     PurgedUntil "sync-purged" reads [] {} -> Epoch;
 
-    /// Returns the latest names of a list whose epochs are smaller than `before`, each with its epoch. Of the
-    /// names with one epoch, the answer has either all or none, so there may be a few more names than `limit`.
+    /// Returns the latest names of a list whose epochs are smaller than `before`, each with its epoch. Names
+    /// that share an epoch are either all in the answer or not at all, so there may be a few more names than
+    /// `limit`.
     LatestNames "sync-latest" reads [] { list: NameList, before: Epoch, limit: usize }
         -> Vec<(String, Epoch)>;
 
@@ -267,9 +272,10 @@ calls! {
     /// [`Counted::weight`](crate::Counted::weight). Returns the approximate weight of the removed pages.
     Evict "evict" writes [] { excess: u64 } -> u64;
 
-    /// Removes the entries whose retention is over, among the next few entries after `after`. Returns the place
-    /// to continue, and the smallest epoch among the examined entries. The smallest epoch of all entries is the
-    /// minimum of these over all calls. `None` means that there are no more entries.
+    /// Removes the entries whose retention is over, among the next few entries after `after`. Returns the name
+    /// after which the next call has to continue, and the smallest epoch among the entries that were examined
+    /// in this call. When all entries have been examined, the smallest of these epochs is the one for
+    /// [`PruneInvalidations`]. `None` means that there are no more entries.
     PruneEntries "prune-entries" writes [] { after: Option<String> }
         -> Option<Pruned>;
 
@@ -298,7 +304,7 @@ calls! {
     /// (`purged_prefix:`) with the latest removed epoch, for processes that have not read the removed names.
     /// The purge applies to no stored entry, provided that `oldest` is right. If it were too great, processes
     /// would treat pages as purged that nobody has purged. Names that begin with `revision:` stay. Returns the
-    /// place to continue, or `None` if there are no more.
+    /// epoch after which the next call has to continue, or `None` if there are no more.
     PruneInvalidations "prune-invalidations" writes []
         { oldest: Epoch, age: Duration, after: Option<Epoch> } -> Option<Epoch>;
 

@@ -40,7 +40,7 @@
 //! | rule | why |
 //! |---|---|
 //! | [`run`](DriverConnection::run) ends only after the server has answered the last statement of the text, with its rows, or has refused one; a value of an unexpected type does not end it earlier | a statement that is abandoned earlier may not have been committed |
-//! | a connection that is dropped is closed, and does not go back to its pool; with most pools, that means to take it out of the pool in `Drop` | it may be in a transaction, or hold a lock |
+//! | a connection that is dropped is closed, and does not go back to its pool; with most pools, that means taking it out of the pool in `Drop` | it may be in a transaction, or hold a lock |
 //! | [`give_back`](PooledConnection::give_back) waits for the answer to a call that was dropped | the next user of the connection would read that answer |
 //! | an error has the code that the database sent, and says whether the connection broke | Perennial repeats statements that lost against a concurrent one, and those that a broken connection may have lost |
 //! | neither the driver nor the library below it repeats or logs anything, if that can be switched off for a call or a pool | a statement might be executed twice, and its text may contain a page |
@@ -55,7 +55,7 @@
 //! |---|---|
 //! | [`refused`](DriverError::refused), with a code that means that a concurrent statement came first | the statement is repeated for up to two seconds |
 //! | [`broken`](DriverError::broken), or a code that means that the server is shutting down | if the statement may run twice, it is repeated for a fifth of a second, on another connection |
-//! | [`late`](DriverError::late), [`unreachable`](DriverError::unreachable) | the statement has failed, and the site goes on from memory. A site that is being opened tries again for longer after `late` |
+//! | [`late`](DriverError::late), [`unreachable`](DriverError::unreachable) | the statement has failed, and the site goes on from memory. A site that is being opened repeats the statement if it was `late` |
 //! | [`other`](DriverError::other) | the statement has failed |
 //!
 //! `perennial-driver-tests` runs the contract of the store against a driver.
@@ -91,8 +91,8 @@ pub trait Driver: fmt::Debug + Send + Sync + 'static {
     /// Returns the kind of the database.
     fn engine(&self) -> Engine;
 
-    /// Takes a connection from the pool. Waits while all are in use, for as long as the pool waits; the
-    /// caller has a limit of its own, and drops the call.
+    /// Takes a connection from the pool. If all are in use, waits as long as the pool's own settings
+    /// say. Perennial may drop the call earlier, because it has a time limit of its own.
     ///
     /// # Errors
     ///
@@ -105,10 +105,11 @@ pub trait Driver: fmt::Debug + Send + Sync + 'static {
     /// application gives one back: the extension of a lease under which the application works. Perennial
     /// opens no more of these than the pool has connections.
     ///
-    /// What the application does to each connection of its pool need not be done to this one: Perennial sets what
-    /// its statements need.
+    /// The application may prepare each connection of its pool, for example select a schema. The driver need not
+    /// do so with this one, because Perennial makes the settings that its statements need.
     ///
-    /// `None`, the default: there is none, and such a statement waits like any other.
+    /// The default, `None`, means that the driver opens no such connections. Such a statement then waits for the pool
+    /// like any other.
     fn connect(&self) -> Option<DriverFuture<'_, Box<dyn PooledConnection>>> {
         None
     }
@@ -131,8 +132,8 @@ pub trait Driver: fmt::Debug + Send + Sync + 'static {
     }
 }
 
-/// A connection on which a statement can run. It comes from a pool, or it is one of the application's own, and
-/// Perennial writes in the transaction that the application has begun on it.
+/// A connection on which a statement can run. Either it comes from a pool, or it belongs to the application,
+/// which has begun a transaction on it in which Perennial writes.
 pub trait DriverConnection: Send {
     /// Runs SQL, and returns the rows and the counts of its last statement.
     ///
@@ -150,8 +151,8 @@ pub trait DriverConnection: Send {
     ///
     /// # Cancellation
     ///
-    /// The future may be dropped at any moment. The next thing that happens to the connection is then that it
-    /// is given back or dropped; no other statement runs on it before that.
+    /// The future may be dropped at any moment. Before any other statement runs on the connection, it is then
+    /// either given back or dropped.
     ///
     /// # Errors
     ///
@@ -163,8 +164,8 @@ pub trait DriverConnection: Send {
     ) -> DriverFuture<'a, Rows>;
 
     /// Returns true if the connection is in a transaction. Perennial asks this only on MySQL (not on MariaDB),
-    /// because MySQL has no SQL that tells it. `None`, the default, means that the driver does not know. An
-    /// invalidation in the application's transaction is then refused.
+    /// because in MySQL there is no SQL to find this out. `None`, the default, means that the driver does not
+    /// know. An invalidation in the application's transaction is then refused.
     fn is_in_transaction(&self) -> Option<bool> {
         None
     }
@@ -200,7 +201,8 @@ pub trait PooledConnection: DriverConnection {
 /// Notifications of PostgreSQL, on a connection of its own.
 pub trait Listener: Send {
     /// Waits for the next notification. If the call is dropped, no notification is lost. Some libraries
-    /// reconnect by themselves, and silently lose the notifications of that time. Switch that off.
+    /// reconnect by themselves, and silently lose the notifications that were sent meanwhile. A driver
+    /// has to switch this behaviour off.
     ///
     /// # Errors
     ///
@@ -426,7 +428,7 @@ impl DriverError {
 
 #[doc(hidden)]
 impl DriverError {
-    /// Returns the message of a database that has refused the statement.
+    /// Returns the database's message, if the database has refused the statement. Otherwise the text is empty.
     pub fn message(&self) -> &str {
         match &self.kind {
             Kind::Refused { message, .. } => message,
@@ -443,8 +445,8 @@ impl DriverError {
         matches!(self.kind, Kind::Late)
     }
 
-    /// Returns true if the server cannot be reached, closes this connection or does not answer in time, or if a file
-    /// cannot be opened.
+    /// Returns true if the database's server cannot be reached, closes the connection or does not answer in time, or
+    /// if an SQLite file cannot be opened.
     pub fn is_unreachable(&self) -> bool {
         match &self.kind {
             Kind::Broken | Kind::Late | Kind::Unreachable => true,

@@ -177,7 +177,7 @@ impl Error {
     }
 }
 
-/// Returns the message of an error and the messages of its causes, in one line.
+/// Returns the message of an error and the messages of its causes, on one line.
 pub fn with_causes(error: &dyn StdError) -> String {
     // The code of an application's error may panic.
     let text = catch_unwind(AssertUnwindSafe(|| text_with_causes(error)));

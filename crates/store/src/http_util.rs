@@ -1,6 +1,6 @@
 //! HTTP code that the layers of several crates need: problem bodies (RFC 9457), lists in headers, the host of a
-//! request, and hop-by-hop headers. It is in this crate because all of those crates depend on it; it uses
-//! nothing from the store.
+//! request, and hop-by-hop headers. It uses nothing from the store, and is in this crate only because all those
+//! crates depend on this one.
 
 use std::{borrow::Cow, time::Duration};
 

@@ -142,7 +142,8 @@ pub struct Evictable {
 /// The order in which pages are evicted from a full store: group after group, and within a group, those that
 /// have been stale longest go first. A page that visitors ask for is regenerated soon after it has become
 /// stale. A page that has been stale for a long time is therefore one that nobody asks for, unless its
-/// regeneration fails. In that case, its lock shows that somebody has tried.
+/// regeneration fails. In that case, its lock shows that somebody has tried to regenerate it, and the page
+/// is kept for some time.
 pub const EVICTION: [Evictable; 4] = [
     Evictable {
         regenerated: false,

@@ -120,8 +120,8 @@ impl Store {
     }
 
     /// Runs an operation for a request that could also be answered without the database. While the database
-    /// keeps requests waiting until they fail, only one request a second still tries the operation, and the
-    /// others get an error at once.
+    /// does not answer, so that such requests fail after a wait, only one request a second still tries the
+    /// operation. All others get an error at once.
     pub async fn read<O: Operation>(&self, operation: O) -> Result<O::Answer, Error> {
         if let Some(tried) = &mut *locked(&self.0.unread) {
             let now = Instant::now();
@@ -173,7 +173,7 @@ impl Store {
         (self.0.hook)(event);
     }
 
-    /// Records the outcome of an operation. Returns true if every operation works.
+    /// Records the outcome of an operation. Returns true if no kind of operation is failing now.
     fn record_outcome(&self, operation: &'static str, error: Option<&Error>) -> bool {
         // Events are reported after the lock is released, because a subscriber may ask the site for its
         // statistics.

@@ -22,7 +22,7 @@ pub enum StoreEvent<'a> {
         /// The latest attempt at every operation has succeeded.
         works: bool,
     },
-    /// The database has failed during an operation, for the first time.
+    /// An operation has failed in the database, after all operations had worked.
     DatabaseUnavailable {
         /// The name of the operation.
         operation: &'static str,

@@ -84,8 +84,8 @@ pub(crate) const DEFAULT_LOCK_WAIT: Duration = Duration::from_secs(10);
 /// database fails.
 pub const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The retention of a page that is stored while its layer has more keys than its limit allows. A lock without a
-/// stored page is kept equally long.
+/// How long a page is kept that was stored when the layer's limit of keys that are asked for once was reached.
+/// A lock without a stored page is kept equally long.
 pub const BRIEF_RETENTION: Duration = Duration::from_hours(1);
 
 /// Runs an operation, and drops it after `limit`.

@@ -156,8 +156,8 @@ impl fmt::Debug for Database {
 ///
 /// The clock is not paused: write `#[tokio::test(start_paused = true)]`.
 pub async fn advance(time: Duration) {
-    // This panics if the clock is not paused. Without it, the test would really sleep for the given time, which
-    // may be days.
+    // Panics if the clock is not paused, because the test would otherwise really sleep for the given time,
+    // which may be days.
     time::advance(Duration::ZERO).await;
     sleep(time).await;
 }

@@ -683,7 +683,7 @@ mod servers {
                 let runtime = tokio::runtime::Runtime::new().expect("a runtime");
                 runtime.block_on(say(&url, &drop));
             });
-            // A database that cannot be dropped ends with its server.
+            // If the database cannot be dropped here, it disappears together with the test server.
             let _ = thread.join();
         }
     }

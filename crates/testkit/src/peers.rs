@@ -60,7 +60,8 @@ pub async fn pair(
         Process::new(db, origin, &layered).await,
     ];
     for path in paths {
-        // While a busy server is slow to take connections, a process serves what it cannot store.
+        // A busy server may be slow to accept connections. Until then, each process serves a
+        // version of its own that it cannot store.
         until("both have the same version", async || {
             processes[0].run(path).await == processes[1].run(path).await
         })

@@ -55,7 +55,7 @@ use tokio_postgres::{SimpleQueryMessage, SimpleQueryRow};
 pub struct Deadpool(Pool);
 
 impl Deadpool {
-    /// Returns the driver for a pool, which the application goes on to use.
+    /// Returns the driver for a pool. The application can continue to use the pool itself.
     ///
     /// The pool's own limits hold: a statement waits for a connection for `timeouts.wait`, but no longer
     /// than Perennial's statement timeout.
@@ -135,7 +135,8 @@ impl DriverConnection for Pooled {
 impl PooledConnection for Pooled {
     fn give_back(mut self: Box<Self>) -> GiveBack {
         Box::pin(async move {
-            // The answer to a call that was dropped comes before this one.
+            // PostgreSQL answers in order. When this empty query is answered, the call that was dropped has ended, and
+            // the connection can be used again.
             if self.client().simple_query("").await.is_ok() {
                 drop(self.0.take());
             }
@@ -232,7 +233,7 @@ fn pool_error(error: PoolError) -> DriverError {
     }
 }
 
-/// Returns the kind of error that Perennial distinguishes, for an error of tokio-postgres.
+/// Converts an error of tokio-postgres into an error of a driver, whose kind tells Perennial what to do.
 fn driver_error(error: tokio_postgres::Error) -> DriverError {
     use std::error::Error as _;
 

@@ -38,8 +38,9 @@ pub(crate) async fn run(
     finish: impl FnOnce(&Perennial, Router) -> Router,
 ) -> Result<(), Box<dyn Error>> {
     let listener = common::listen(&options.listen).await?;
-    // The shop's own tables, through sqlx's pool for any kind of database. A pool for one kind
-    // (`SqlitePool`) could be shared with the site: `Perennial::with_pool(pool)`.
+    // These are the shop's own tables, and it uses them through sqlx's pool for any kind of
+    // database. If your application uses only one kind (`SqlitePool`), it can share its pool with
+    // the site: `Perennial::with_pool(pool)`.
     sqlx::any::install_default_drivers();
     let database = Database::open(&options.database).await?;
     let locks = Locks::with_pool(database.clone()).await?;
@@ -222,7 +223,8 @@ impl Shop {
     /// Returns books with the number of their recent sales: all of them, or those that the rest of
     /// the statement selects.
     async fn books(&self, rest: &str) -> Result<Vec<Book>, sqlx::Error> {
-        // Each database has its own way to write an argument. A number can stand in the SQL itself.
+        // Each kind of database writes the place of an argument in its own way. A number is harmless, so it
+        // stands in the SQL itself.
         let sales = format!(
             "SELECT id, title, author, year, price, COUNT(book) AS sold
             FROM books LEFT JOIN orders ON book = id AND bought_at > {}

@@ -137,7 +137,7 @@ async fn change(
     fence: Option<Extension<Fence>>,
 ) -> Result<String, Failure> {
     let add = format!("INSERT INTO album (id, photos, fence) VALUES ({id}, 0, 0)");
-    // An error means that the row exists, and is ignored.
+    // The error is ignored: the row already exists.
     let _ = sqlx::query(AssertSqlSafe(add)).execute(&app.pool).await;
     let photos = photos(&app.pool, id).await?;
     tokio::time::sleep(app.work).await;

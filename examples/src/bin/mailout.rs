@@ -117,7 +117,8 @@ async fn work(name: &str, database: Database, pool: &AnyPool) -> Result<(), Box<
     loop {
         let mut claim = mails.claim(25).await?;
         if claim.ids().is_empty() {
-            // Another worker may hold the last ones, and crash.
+            // Another worker may hold the last rows and crash, so this worker stays until all of
+            // them are sent.
             let left =
                 "SELECT COUNT(*) FROM mail WHERE lock_id IS NULL OR locked_until IS NOT NULL";
             if sqlx::query_scalar::<_, i64>(left).fetch_one(pool).await? == 0 {
@@ -133,8 +134,8 @@ async fn work(name: &str, database: Database, pool: &AnyPool) -> Result<(), Box<
         let rows = sqlx::query_as::<_, (i64, String)>(AssertSqlSafe(rows));
         let rows = rows.fetch_all(pool).await?;
         for (number, (id, recipient)) in rows.iter().enumerate() {
-            // A worker that was paused for longer than its claim may have been overtaken, and reads
-            // its rows again.
+            // If a worker was paused for longer than its claim, others may have claimed its rows.
+            // It stops here, and claims again.
             let runs_out = claim.remaining().is_some_and(|left| left < CLAIM / 2);
             if runs_out && claim.extend().await? < (rows.len() - number) as u64 {
                 break;

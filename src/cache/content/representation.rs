@@ -463,8 +463,8 @@ impl Representation {
         }
     }
 
-    /// Removes places without a value, and adds Perennial's `Cache-Status` to the one that the content may
-    /// have.
+    /// Removes the headers that have no value in this hit. If the handler has set a `Cache-Status`, adds
+    /// Perennial's to it.
     #[cold]
     fn complete(&self, headers: &mut HeaderMap, of_hit: &HitHeaders<'_>) {
         match of_hit.cache_status {
@@ -581,7 +581,7 @@ mod tests {
             let mut clock = 1_790_000_000_000_000 + start;
             let mut page: Option<Page> = None;
             let mut date = None;
-            // The dates that a client may have, and the content that it has then.
+            // The dates that a client may have got with an earlier response, each with the content of that response.
             let mut known = Vec::new();
             for (pause, took, error, letter) in runs {
                 let fence = clock + pause;

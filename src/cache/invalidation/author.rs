@@ -1,6 +1,6 @@
-//! How the author of a change learns its epoch. A request that changes data runs inside [`record_writes`],
-//! and each invalidation that it stores calls [`record_write`]; the response then tells the author the epoch,
-//! so that the author is shown nothing older.
+//! How the author of a change learns its epoch. A request that changes data runs inside [`record_writes`].
+//! The code that stores an invalidation for it calls [`record_write`] with the epoch. The response then tells
+//! the author this epoch, so that the author is shown nothing older.
 
 use std::cell::Cell;
 

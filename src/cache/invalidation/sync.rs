@@ -1,9 +1,9 @@
 //! The sync: once a second, a request makes this process ask the store what other processes have invalidated,
 //! and whether the pages that they are regenerating are ready.
 //!
-//! The [timeline](super::timeline) decides when, and who waits. This module carries the decisions out. A sync
-//! is a task of its own, which any number of requests watch; it ends with its runtime, and a later request
-//! starts the next one.
+//! The [timeline](super::timeline) decides when, and who waits. This module carries the decisions out. Each
+//! sync runs in a task of its own, and any number of requests may wait for it. If the runtime of that task
+//! ends, the sync ends, too, and a later request starts the next one.
 
 use std::{
     collections::HashSet,
@@ -197,8 +197,8 @@ impl InvalidationSync {
             let (running, next) = {
                 let mut state = self.state.lock();
                 let running = state.running.clone();
-                // A sync has run since then, and the epoch is still unknown. So either there is no invalidation
-                // with this epoch, or the database is failing.
+                // A sync has run since the request arrived, and the epoch is still unknown. So either there is
+                // no invalidation with this epoch, or the database is failing.
                 if running.is_none() && state.timeline.has_started_since(arrived) {
                     break;
                 }
@@ -293,8 +293,8 @@ impl InvalidationSync {
     /// Returns the running sync, or a new one, and the time at which the request stops waiting for it. `None`
     /// means that the request does not wait.
     fn on_request(self: &Arc<Self>, now: Tick) -> Option<(Attempt, Tick)> {
-        // Reading the machine's uptime is a system call, so it is made only where the process may have been
-        // suspended, and not by each of many waiting requests.
+        // Reading the machine's uptime is a system call. So it is done only if the process may have been
+        // suspended, and not for each of many waiting requests.
         let clock = &self.environment.clock;
         if self.state.lock().timeline.is_first_in_a_while(now) {
             clock.resumed(clock.suspended());
@@ -357,7 +357,8 @@ impl InvalidationSync {
         self.environment.store.limit().saturating_add(SYNC_INTERVAL)
     }
 
-    /// Runs a sync in a task, and after it the work that no request waits for.
+    /// Runs a sync in a task. After it, the task does the work for which no request waits, such as giving
+    /// epochs to rows of the outbox.
     fn run(self: &Arc<Self>, progress: watch::Sender<SyncProgress>, started: Tick) {
         // This is made before the task: a runtime that shuts down may drop the task before it has begun, and
         // the end has to be recorded even then.

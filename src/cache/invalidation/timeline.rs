@@ -17,10 +17,10 @@
 //!   that was sent less than 1.25 s ago. While each answer takes longer than that, pages are served from memory
 //!   as in an outage.
 //! - The patience is also restored if no request has come for 1.25 s: the process may have been paused
-//!   meanwhile, so that what it knows may be outdated. How long requests had waited before the pause does not
-//!   matter then.
-//! - If the request of an author has an epoch that this process has not seen yet, it may start a sync before it
-//!   is due, once a second.
+//!   meanwhile, and then what it knows is outdated. It does not matter how long requests had waited before
+//!   the pause.
+//! - If the request of an author has an epoch that this process has not seen yet, the request may start a
+//!   sync before the next one is due. That is allowed once a second.
 
 use std::time::Duration;
 

@@ -7,9 +7,10 @@
 //! A transaction of the application cannot give its invalidation an epoch, because epochs have to become
 //! visible in their order. It writes a row into the outbox instead, which is numbered after the commit, soon
 //! after a process first sees it. From that *sighting* on, the process honours the row, although it has no
-//! epoch: the row applies to versions whose generators may have begun before the commit. These are the
-//! process's own versions from before the sighting, and the versions of other processes, unless their epoch is
-//! later than the latest one that this process knew at the sighting.
+//! epoch: the row applies to versions whose generators may have begun before the commit. These are all
+//! versions that the process itself had made before the sighting. They also include the versions of other
+//! processes, except for those with an epoch that is later than all epochs which this process knew at the
+//! sighting.
 //!
 //! Invariants: epochs only grow. Once the list has called a version invalidated or purged, it never calls it
 //! valid again. And if a process has forgotten names because there were too many, it counts too many versions
@@ -525,7 +526,7 @@ impl<N: Copy + Default + Ord> NameSet<N> {
         }
     }
 
-    /// Invalidates all versions from before `number`. That replaces the names up to that number.
+    /// Invalidates all versions from before `number`. The names with lower numbers are no longer needed then.
     fn invalidate_all_before(&mut self, number: N) {
         self.latest = self.latest.max(number);
         if number > self.before {
@@ -580,8 +581,8 @@ impl<N: Copy + Default + Ord> NameSet<N> {
     }
 }
 
-/// Returns the names that a key has in the list: the key itself, and the part before each `#`, which is
-/// the key that has this one as a variant.
+/// Returns the names under which a key may be invalidated: the key itself, and the part before each
+/// `#`. If the key is a variant, that part is the key of all variants.
 fn variants_of(key: &str) -> Vec<Cow<'_, str>> {
     let ends = key.match_indices('#').map(|(at, _)| at);
     let ends = ends.chain([key.len()]);

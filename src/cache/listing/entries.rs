@@ -181,8 +181,8 @@ words! {
         /// again before the cooldown ends. A stored version that is not expired is served
         /// meanwhile.
         Cooldown => "cooldown",
-        /// The responses are not stored: the service answers each request. Known to this process
-        /// alone.
+        /// The responses are not stored: the service answers each request. Only this process knows
+        /// that.
         HitForPass => "hit-for-pass",
     }
 }

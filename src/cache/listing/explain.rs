@@ -35,8 +35,8 @@ pub struct Explanation {
     /// The stored version. `None` means that there is none, or that it was not looked up because the request bypasses
     /// the cache.
     pub version: Option<ExplainedVersion>,
-    /// Whether a process is generating the page, as far as this process knows. It is not looked up if the answer is a
-    /// fresh version.
+    /// Whether a process is generating the page, as far as this process knows. Always false if the answer is a fresh
+    /// version, because it is not looked up then.
     pub is_running: bool,
     /// The cooldown after a failed generation, or `None` if none is known.
     pub cooldown: Option<ExplainedCooldown>,
@@ -99,8 +99,8 @@ pub struct ExplainedVersion {
 pub enum Comparison {
     /// The page is the same for this request as for everybody.
     Same,
-    /// Two generations of the page for everybody already differ, for example because they show the time of day.
-    /// So nothing can be said about the visitor.
+    /// Two generations without any header of a visitor already differ, for example because the page shows the
+    /// time of day. So nothing can be said about the visitor's headers.
     DiffersEachTime,
     /// The page differs between requests. Without this header, it would be the same for all of them.
     DiffersByHeader(String),
@@ -178,8 +178,8 @@ impl Explanation {
         }
     }
 
-    /// Adds what the page's lock shows of its regeneration. `failure` is the error of the last one, if this
-    /// process knows it.
+    /// Adds what the page's lock tells about its regeneration: whether one is running, or has failed.
+    /// `failure` is the error of the last regeneration, if this process knows it.
     fn with_lock(self, lock: &LockState, failure: Option<&str>) -> Self {
         let is_over = lock.remaining.is_zero();
         let cooldown = ExplainedCooldown {

@@ -168,8 +168,8 @@ impl Listing {
         (row.name, entry)
     }
 
-    /// Returns the resources between these names that this process knows and that have no version:
-    /// in cooldown, or hit-for-pass.
+    /// Returns the resources without a version that this process knows and whose names lie between
+    /// these two. Their responses are not stored (hit-for-pass), or their regeneration has failed.
     fn not_stored(&self, from: &str, until: Option<&str>) -> Vec<(String, Entry)> {
         let now = self.environment.now();
         let known = self.memory.without_version().into_iter();

@@ -210,8 +210,8 @@ impl Driver {
             self.releasing = Some(sender);
         }
         drop(running);
-        // Dropped after the lock is released: it may hold the last reference to a version, whose value belongs
-        // to the application.
+        // The progress is dropped only after the lock is released, because it may hold the last reference to a
+        // version, whose value belongs to the application.
         drop(watched);
         Some(progress)
     }
@@ -293,7 +293,8 @@ impl Driver {
                              or its page has a hole that this layer does not have"
                         );
                         // If other processes can still use the stored version, this process keeps its own
-                        // version in memory, and leaves the stored one alone. Nobody can use a damaged one.
+                        // version in memory, and leaves the stored one alone. Nobody can use a damaged
+                        // version, so it is replaced.
                         version.age_unknown |= is_damaged;
                         Stored::Unreadable(version)
                     }

@@ -1,5 +1,5 @@
-//! Runs the generator for a regeneration, in a task of its own, and makes a page of its response: with its
-//! metadata, its date and its entity tag.
+//! Runs the generator for a regeneration in a task of its own. Then makes a page from the response, with
+//! its metadata, its date and its entity tag.
 
 use std::{sync::Arc, time::Duration};
 
@@ -37,8 +37,9 @@ impl Regenerations {
         now.saturating_sub(micros(age)).div_euclid(1_000_000)
     }
 
-    /// Logs a header whose value changes with each generation, once for each header: clients fetch
-    /// the page again and again although its body stays the same.
+    /// Logs each header whose value changes with each generation, once for each header. Such a
+    /// header changes the page's entity tag, so clients fetch the page again and again although its
+    /// body stays the same.
     fn warn_of_retagging(&self, before: Option<&Page>, page: &Page) {
         let (Some(before), Some(name)) = (before, &page.body.retagged_by) else {
             return;
@@ -89,8 +90,8 @@ impl Driver {
             return Box::pin(std::future::pending());
         };
         assert_no_lock_is_held();
-        // The sightings are read before the generator begins, so that the generator's data are at least as new
-        // as they.
+        // The sightings are read before the generator begins. So the generator's data are at least as new as
+        // the sightings.
         let sightings = self.regenerations.environment.list.sightings();
         let started = self.regenerations.environment.now();
         let run = Arc::new(RunContext::for_generator(
@@ -113,7 +114,7 @@ impl Driver {
         self.generator_begins(reason);
         let (regenerations, policy) = (Arc::clone(&self.regenerations), self.policy.clone());
         let environment = &regenerations.environment;
-        // Without a lease there is no time of the database to use, so the clock of the process has to do.
+        // Without a lease there is no time from the database, so the clock of the process is used.
         let began = fence.map_or_else(|| environment.store.wall_clock(), Fence::acquired_at);
         Box::pin(async move {
             let (generated, inherited) = match (&mut task).await {
@@ -127,7 +128,8 @@ impl Driver {
                     let before = before.as_ref().map(|before| &*before.page);
                     let said = response.extensions();
                     let holes = said.get::<Arc<HolePlaces>>().cloned();
-                    // The page's date says nothing about what fills its holes.
+                    // A page with holes has no date, because the date of the page would say nothing about what
+                    // fills the holes.
                     let dated = fence.filter(|_| holes.is_none());
                     let modified = dated.and_then(|fence| {
                         Page::last_modified(&response, fence, before, dated_before)

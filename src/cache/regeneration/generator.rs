@@ -14,8 +14,8 @@ pub(crate) type Readable = Arc<dyn Fn(&Page) -> Reading + Send + Sync>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reading {
     Readable,
-    /// This process cannot read it, because the value has another type here, or the page has other holes.
-    /// Processes with another revision of the code can.
+    /// This process cannot read the stored version, because the value has another type here, or the page
+    /// has other holes. Processes with another revision of the code can.
     OtherCode,
     /// Nobody can read it.
     Damaged,

@@ -3,20 +3,21 @@
 //!
 //! # Who calls it
 //!
-//! `visit.rs` creates a [`Regeneration`] for the visitor who starts it, under the lock of the list of running
-//! ones, and `driver.rs` runs it in a task of its own:
+//! `visit.rs` creates a [`Regeneration`] for the visitor who starts it, while it holds the lock of the list
+//! of running regenerations, and `driver.rs` runs it in a task of its own:
 //!
 //! 1. The driver delivers [`Input::Start`]. If the process has not yet been able to read the invalidations that
 //!    were made before the process started, the driver delivers [`Input::StoreFailed`] instead. If no page can
-//!    be generated for the request, the regeneration is dropped before that.
+//!    be generated for the request, the driver drops the regeneration before it delivers anything.
 //! 2. [`Regeneration::on`] returns an [`Output`]. The driver carries its parts out **in the order of the
 //!    struct's fields**: the memory tier has a result before it is reported, and it is reported before a
-//!    waiting visitor learns of it. Then it begins `action`. `None` means that the previous action goes on.
+//!    waiting visitor learns of it. Then the driver begins `action`. If that is `None`, the previous action
+//!    goes on.
 //! 3. The end of each action is exactly one input, which the documentation of [`Action`] names. While
 //!    an action runs, [`Input::TimerFired`] comes when the time of [`Regeneration::timer`] has come,
-//!    and [`Input::Panicked`] may come at any time. Nothing else does.
-//! 4. The driver observes and obeys. It takes a permit when the machine says so, and gives it back
-//!    as soon as an action does not [need](Action::needs_permit) it.
+//!    and [`Input::Panicked`] may come at any time. No other input comes while an action runs.
+//! 4. The driver decides nothing. For example, it takes a permit when the machine says so, and
+//!    gives it back as soon as an action does not [need](Action::needs_permit) it.
 //!
 //! An input may come late: a timer may fire at the moment at which an action ends. An input that the
 //! table below does not have in this state changes nothing.
@@ -128,7 +129,7 @@ pub(crate) enum Input<B> {
     Published {
         accepted: bool,
     },
-    /// The lease is released, or nothing can be done to release it any more.
+    /// The lease is released, or nothing more can be done to release it.
     Released,
     /// A visitor waits, or the process shuts down.
     VisitorWaits,
@@ -139,7 +140,7 @@ pub(crate) enum Input<B> {
     PeerLease {
         held: bool,
     },
-    /// The store failed to carry out the action, which may still have happened.
+    /// The store has reported that it failed to carry out the action. The action may have happened all the same.
     StoreFailed,
     /// The time of [`Regeneration::timer`] has come.
     TimerFired,
@@ -220,8 +221,8 @@ pub(crate) enum Action<B> {
     /// Release the lease, if there is one. No process can acquire the lock before `cooldown` is over. With
     /// `removes`, the stored version is removed before the release. Ends with [`Input::Released`].
     Release { cooldown: Duration, removes: bool },
-    /// Wait until a visitor waits, for this time at most. Ends with [`Input::VisitorWaits`] or
-    /// [`Input::NobodyWaits`].
+    /// Wait until a visitor is waiting for this regeneration, but no longer than `at_most`. Ends
+    /// with [`Input::VisitorWaits`] or [`Input::NobodyWaits`].
     AwaitVisitor { at_most: Duration },
     /// Ask whether the peer still holds its lease, by a sync that begins at `since` or later. Ends with
     /// [`Input::PeerLease`].
@@ -308,7 +309,7 @@ pub(super) enum State<B> {
     AwaitingVisitor {
         since: Tick,
     },
-    /// A sync tells whether the peer still holds the lease.
+    /// The machine waits for the answer of a sync, which tells whether the peer still holds the lease.
     AskingForPeerLease,
     Generating {
         lease: Option<Fence>,
@@ -480,9 +481,9 @@ impl<B: SameContent> Regeneration<B> {
         newest.map_or(Fence::NONE, |newest| newest.fence)
     }
 
-    /// Returns the epoch to store with content that is generated now. It may be the newest version's own
-    /// epoch, if the list has no later one: that epoch was read before the newest version's generator
-    /// began, and so before this one begins.
+    /// Returns the epoch to store with content that is generated now. If the list has no later epoch
+    /// than the newest version, the newest version's epoch is used. That is right, because it was known
+    /// before that version's generator began, and so before this generator begins.
     fn latest_epoch(&self, context: &DecisionContext<'_>) -> Epoch {
         let newest = self.newest.as_ref();
         let newest = newest.map_or(Epoch::NONE, |newest| newest.page.meta.snapshot().epoch);
@@ -569,8 +570,8 @@ impl<'a, B: SameContent> Transition<'a, B> {
                 self.end();
             }
             (State::WaitingForPeer { since, .. }, Input::TimerFired) => {
-                // If a version may be served, visitors do not wait. For as long as this regeneration exists,
-                // even while it only sleeps, no visitor starts another one.
+                // If a version may be served, no visitor waits, so the pause can end at once. While this
+                // regeneration exists, even while it only sleeps, no visitor can start another one.
                 let at_most = if self.is_servable() {
                     Duration::ZERO
                 } else {
@@ -654,7 +655,8 @@ impl<'a, B: SameContent> Transition<'a, B> {
         self.enter(State::Ended, Action::End);
     }
 
-    // First the way to the generator: the permit, the probe, the lease, and the wait for another process.
+    // The following functions lead up to the generator: the permit, the probe, the lease, and the wait for
+    // another process.
 
     fn take_permit(&mut self, store_failed: bool) {
         self.enter(State::TakingPermit { store_failed }, Action::TakePermit);
@@ -715,8 +717,8 @@ impl<'a, B: SameContent> Transition<'a, B> {
         }
         let lock = found.lock;
         self.machine.failures = lock.failures;
-        // The database's clock may have been ahead when the lock was released, and was then set back:
-        // the cooldown seems to last for years.
+        // The database's clock may have been ahead when the lock was released, and may have been set
+        // back since. The cooldown would then seem to last for years, so it is limited.
         let longest = self.context.policy.cooldown_time().max(RECHECK_INTERVAL);
         let remaining = lock.remaining.min(longest);
         if lock.remaining.is_zero() {
@@ -1248,7 +1250,8 @@ impl<'a, B: SameContent> Transition<'a, B> {
         self.end();
     }
 
-    /// Runs no generator for `time`, and asks the store nothing for the time `recheck`.
+    /// Runs no generator for `time`. For the time `recheck`, this process does not query the store about the
+    /// page.
     fn cool_down(
         &mut self,
         time: Duration,

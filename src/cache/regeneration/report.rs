@@ -1,5 +1,5 @@
-//! What is reported about a regeneration to the log, to the subscribers of events, and in the history of the
-//! page. This module observes the driver and influences nothing.
+//! Reports a regeneration to the log, to the subscribers of events, and to the history of the page. This
+//! module observes the driver, and influences nothing.
 
 use std::{
     sync::Arc,

@@ -157,7 +157,7 @@ impl Regenerations {
             return Joined::Answered(Answer::Pass(Bypass::ShuttingDown));
         }
         let Some(generate) = generate.take() else {
-            // The generator has not been taken: only a leader takes it, and a leader never returns here.
+            // Only a leader takes the generator, and it has returned before. So this is never reached.
             return Joined::Answered(Answer::Pass(Bypass::Purged));
         };
         let request = LeaderRequest {
@@ -183,7 +183,8 @@ impl Regenerations {
         driver.started_by(run.and_then(|run| run.chain()), inherited_permit);
         match generate() {
             Ok(work) => driver.generates_by(work),
-            // The driver is dropped here, and tells the visitors who have joined this regeneration meanwhile.
+            // This drops the driver, and so tells the visitors who have joined meanwhile that the regeneration
+            // has ended.
             Err(why) => return Joined::Answered(Answer::Pass(why)),
         }
         let run = async move {

@@ -57,8 +57,8 @@ impl<B: Clone> Progress<B> {
         let policy = context.policy;
         let limit = |limit| visitor.arrived + limit;
         let first = limit(policy.follower_wait);
-        // A request that has a placeholder does not wait for a generator, not even as the leader,
-        // unless there is a version that it may get.
+        // A request with a placeholder does not wait for a generator, because it can answer with
+        // the placeholder at once. Only if there is an old version does its leader wait as usual.
         let waits_as_leader =
             visitor.leads && (!visitor.has_placeholder || self.has_servable_for(visitor, context));
         let until = match self {
@@ -73,7 +73,8 @@ impl<B: Clone> Progress<B> {
                 return Next::Restart(first);
             }
             Self::Done(answer) => return Next::Answer(answer.clone()),
-            // The statement's limit ends the probe, unless the runtime of the leader has stopped.
+            // The probe ends by its own time limit. This limit matters only if the runtime of the leader has
+            // stopped.
             Self::Probing if waits_as_leader => {
                 limit(policy.generator_timeout.max(context.statement_timeout))
             }
@@ -187,7 +188,7 @@ impl<B: Clone> Progress<B> {
         }
     }
 
-    /// Returns true if the visitor sees a version that may be served.
+    /// Returns true if there is an old version that this visitor may get.
     fn has_servable_for(&self, visitor: &Visitor, context: &DecisionContext<'_>) -> bool {
         match self {
             Self::Stale { version, .. } => version
@@ -212,7 +213,8 @@ impl<B: Clone> Progress<B> {
     }
 }
 
-/// Returns the answer to a visitor whose wait has ended: the version that other visitors get.
+/// Returns the answer to a visitor whose wait has ended: the old version if it may be served, or else that
+/// there is none.
 fn servable_or_unavailable<B>(version: &Arc<Version<B>>, context: &DecisionContext<'_>) -> Next<B> {
     if version.freshness(context).is_servable() {
         Next::Answer(Answer::Version(version.clone()))

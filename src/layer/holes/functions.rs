@@ -162,8 +162,8 @@ impl Fillings {
                     Some(Ok((ended, text))) => {
                         self.fillings[ended] = text.map_or(Filling::None, Filling::Text);
                     }
-                    // The runtime is shutting down. It cannot be a panic of the function, because those are
-                    // caught.
+                    // This error means that the runtime is shutting down, because panics of the function
+                    // are caught.
                     Some(Err(_)) => {}
                     None => break,
                 }
@@ -348,8 +348,8 @@ impl HoleFunctions {
     }
 }
 
-/// Returns true if the text may be part of a header's value. Such a text cannot end the header or change its
-/// syntax: a nonce, a number, an identifier.
+/// Returns true if the text may be part of a header's value. Such a text, for example a nonce, a number or
+/// an identifier, cannot end the header or change its syntax.
 fn is_of_a_header(filling: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"+/=-_.~".contains(&byte);
     !filling.is_empty() && filling.bytes().all(is_plain)

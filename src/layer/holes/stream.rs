@@ -1,5 +1,5 @@
-//! Bodies into which the holes of one visitor are filled while they are sent. There are two kinds: a stored
-//! page, and a response that the handler itself has given.
+//! Bodies that are sent with the holes filled for one visitor. There are two kinds: the body of a stored
+//! page, and that of a response which the handler has made for this visitor.
 
 use std::{
     collections::VecDeque,

@@ -1,4 +1,5 @@
-//! The future of a response behind the layer that invalidates: the service's own for a safe method, boxed for a change.
+//! The future of a response behind the layer that invalidates: for a safe method, it is the service's own future; for a
+//! change, it also waits for the invalidation.
 
 use std::{
     fmt,

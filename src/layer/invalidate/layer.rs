@@ -7,8 +7,9 @@ use tower_layer::Layer;
 use super::InvalidateService;
 use crate::{cache::Cache, extensions::Tags};
 
-/// Invalidates its tags, and the [`Tags`] in the response's extensions, after each change; from
-/// [`Perennial::invalidate_on_success`](crate::Perennial::invalidate_on_success).
+/// A layer that invalidates its tags, and the [`Tags`] in the response's extensions, after each
+/// successful change. [`Perennial::invalidate_on_success`](crate::Perennial::invalidate_on_success)
+/// and similar methods create it.
 ///
 /// A change is a request with an unsafe method whose response is 2xx or 3xx (RFC 9111 §4.4), so answer a
 /// refused change with a 4xx, and not with a redirection. The safe methods are GET, HEAD, OPTIONS, QUERY, TRACE

@@ -53,7 +53,8 @@ where
             named.map_or_else(Vec::new, |Tags(tags)| names(tags))
         };
         let settled = change.settle(response, named);
-        // Only the response has the tags, so the service runs on when the client leaves.
+        // The tags are known only from the response, so the service keeps running even if the client
+        // leaves.
         if self.layer.tags.0.is_empty()
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {

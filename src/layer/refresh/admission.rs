@@ -65,7 +65,8 @@ impl Recent {
 pub(super) enum Admitted {
     /// The key is stored.
     Stored,
-    /// The key is stored, and its row is pruned soon, as keys were refused lately.
+    /// The key is stored, but its row is pruned soon, because the layer has recently refused keys: it may be
+    /// an invented one.
     Briefly,
     /// The key is not stored, and the service itself answers.
     No,

@@ -1,6 +1,6 @@
-//! Requests for an explanation: a request with the site's token, or one made by `Perennial::explain`, is
-//! answered with what it would get and why. The decisions are the same as for real requests; nothing is
-//! generated or stored.
+//! Requests for an explanation: a request with the site's token, or one made by `Perennial::explain`,
+//! gets the answer to the question what a real request would get, and why. The decisions are the same as
+//! for real requests; nothing is generated or stored.
 
 use bytes::Bytes;
 use http::{HeaderName, Response, StatusCode, header, request::Parts};

@@ -1,7 +1,7 @@
 //! The last step of a layer with holes: it puts what belongs to one visitor into the response.
 //!
-//! A stored page arrives as [`Unfilled`], with the places of its holes. If the service itself has answered, the
-//! body contains marks instead, because the request was given [`Holes`] of its own.
+//! A stored page arrives as [`Unfilled`], with the places of its holes. If the service itself has answered the
+//! visitor, the body still contains the marks that the handler has written, and they are replaced here.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ enum Sender {
     Application,
     /// The generator of an outer layer, for all visitors.
     Generator,
-    /// A generator of the layer whose holes these are.
+    /// The request comes from a generator of the very layer that has these holes.
     OwnGenerator,
 }
 
@@ -190,7 +190,7 @@ impl RefreshLayer {
     }
 }
 
-/// Returns the 500 that is sent instead of a response, with its `Cache-Status`.
+/// Returns the 500 that is sent if a hole cannot be filled. It keeps the `Cache-Status` of the page.
 fn refused<B>(headers: &HeaderMap) -> Response<ResponseBody<B>> {
     let (mut head, body) = outgoing::unfilled().into_parts();
     if let Some(status) = headers.get(header::CACHE_STATUS) {

@@ -79,7 +79,7 @@ impl HitValues {
         cached.unwrap_or_else(|_| take(&Self::new(hit, age())))
     }
 
-    /// Makes the values in one buffer, so that they take two allocations.
+    /// Makes the values in one buffer, so that all of them together take only two allocations.
     fn new(of: HitTimes, age: Duration) -> Self {
         // The values of a hit take some 100 bytes.
         let mut buffer = BytesMut::with_capacity(160);

@@ -211,7 +211,8 @@ impl Key {
     }
 
     /// Adds a header to the key, and to the response's `Vary`. Each value of the header is stored as a page of
-    /// its own, so let a middleware outside of the layer replace the many values in requests by a few.
+    /// its own, so let a middleware outside of the layer reduce the many values that occur in requests to a
+    /// few.
     ///
     /// ```
     /// # use perennial::Key;
@@ -279,7 +280,7 @@ impl Key {
         if self.headers.is_empty() && !self.host {
             return Some(Resource { key, seen });
         }
-        // A path has no `#`, and an encoded value has no `#`, `&` or `=`.
+        // The parts of a key cannot be confused: a path has no `#`, and an encoded value has no `#`, `&` or `=`.
         let variant = self.variant(&parts.uri, &parts.headers)?;
         Some(Resource {
             key: Cow::Owned(format!("{key}#{variant}")),
@@ -287,7 +288,7 @@ impl Key {
         })
     }
 
-    /// Returns the resource without the parts of its key for the host and the headers.
+    /// Returns the resource as if its key did not contain the host and headers, so the key of all variants.
     #[inline]
     fn without_variant<'a>(&'a self, parts: &'a Parts) -> Option<Resource<'a>> {
         let routed = || is_routed(parts);

@@ -27,8 +27,8 @@ use super::{
     service::RefreshService,
 };
 
-/// Stores responses, and regenerates stale ones; from
-/// [`Perennial::layer`](crate::Perennial::layer).
+/// Stores responses, and regenerates stale ones. [`Perennial::layer`](crate::Perennial::layer)
+/// creates this layer.
 ///
 /// Works with any Tower service for HTTP that is `Clone + Send + 'static`, takes a body type that
 /// implements `Default` and answers with a body of `Bytes`, on Tokio. The layered service is always
@@ -42,14 +42,14 @@ use super::{
 /// 203, 204, 300, 301, 308, 404, 405, 410, 414), and no header may forbid it.
 ///
 /// **Bypass** (hit-for-pass): after a response that may not be stored, the service itself answers
-/// each request for a time. The first such request runs the service twice, once as the generator
+/// all requests for some time. The first such request runs the service twice, once as the generator
 /// and once for the visitor. The guide's [table](crate::guide::is_my_page_cached) has the cases and
 /// their times.
 ///
 /// **Failure**: after a status of 408, 425, 429 or 500 – 599, a panic, a timeout or an error of the
-/// service, the old version [stays](crate::guide::freshness#failures). The log, the events and the
-/// explanation have the error's text: so the service's error has to be `Into<BoxError>`, as for most
-/// layers of tower.
+/// service, the old version [stays](crate::guide::freshness#failures). The text of the error appears
+/// in the log, in events, and in the explanation of a page. So the service's error has to be
+/// `Into<BoxError>`, as for most layers of tower.
 ///
 /// Before it answers, the layer reads the whole body of a response that may be stored, and of a
 /// failure. A request for an upgrade gets the stored page: a route with both a page and a WebSocket
@@ -70,8 +70,8 @@ use super::{
 /// An extension of a request may identify its visitor. The layer knows the following extensions:
 /// with the feature `axum`, those of axum 0.8's routing and of its `DefaultBodyLimit`, and
 /// `ConnectInfo<SocketAddr>`; with the feature `hyper`, which `axum` includes, hyper's `OnUpgrade`;
-/// and Perennial's own. A request with any other extension bypasses the cache, until the type of
-/// each of them is declared by [`ignore_extension`](Self::ignore_extension) or
+/// and Perennial's own. A request with any other extension bypasses the cache, until each type is
+/// declared by [`ignore_extension`](Self::ignore_extension) or
 /// [`share_extension`](Self::share_extension). The layer only counts axum's private extensions, so
 /// a middleware that replaces one of them by an extension of its own goes unnoticed.
 ///
@@ -240,7 +240,8 @@ impl RefreshLayer {
         self
     }
 
-    /// Invalidates the pages that a successful unsafe request names (RFC 9111 §4.4). Default: none.
+    /// Invalidates the pages that a successful unsafe request names (RFC 9111 §4.4). Default: the layer does not do
+    /// this.
     ///
     /// When the service answers an unsafe method with 2xx or 3xx, the layer
     /// [invalidates](crate::Perennial::invalidate) the request's own URI, and the URIs of the same host in
@@ -484,9 +485,10 @@ impl RefreshLayer {
     /// depends on the body, let the handler set a header of its own, and let the function read that. A response
     /// that is not stored goes only to the visitor who caused it, as it does with
     /// [`bypass_if`](Self::bypass_if). If a page is stored already, it is removed. A handler that wants to keep
-    /// it answers with a status of 500 to 599. The function can decide only after the generator has run, so the
-    /// first such request runs the service twice. After that, the service itself answers all requests for as
-    /// long as the policy's [`cooldown`](crate::Refresh::cooldown). If the request alone can decide, use
+    /// it answers with a status of 500 to 599. The function can decide only when there is a response. So for
+    /// the first request with such a response the service runs twice, once to generate a page and once for the
+    /// visitor. After that, the service itself answers all requests for as long as the policy's
+    /// [`cooldown`](crate::Refresh::cooldown). If the request alone can decide, use
     /// [`bypass_if`](Self::bypass_if), which does not run the service twice.
     ///
     /// ```

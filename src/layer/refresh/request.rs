@@ -138,8 +138,8 @@ pub(in crate::layer) fn original_uri(parts: &Parts) -> &Uri {
     &parts.uri
 }
 
-/// Returns true for an upgrade that a server may accept (RFC 9110 §7.8). The upgrade to h2c is
-/// obsolete (RFC 9113 §3.1), though clients still offer it.
+/// Returns true for an upgrade that a server may accept (RFC 9110 §7.8). An offer of h2c does not
+/// count, because that upgrade is obsolete (RFC 9113 §3.1), though clients still offer it.
 fn is_upgrade(headers: &HeaderMap) -> bool {
     let names =
         |field, name: &str| list(headers, &field).any(|member| member.eq_ignore_ascii_case(name));

@@ -205,7 +205,8 @@ impl RefreshLayer {
         // tag would stand for both bodies (RFC 9110 §8.8.1).
         let traits = RequestTraits::of(&parts.headers);
         let has_weak_tag = traits.accepts_coding && representation.weak_tag.is_some();
-        // A younger version may be replaced by another one of the same date.
+        // A version younger than a second may still be replaced by another one with the same date, so it is
+        // sent without `Last-Modified`.
         let is_older_than_a_second = hit.age > page.body.age_before;
         let modified = representation.modified.filter(|_| is_older_than_a_second);
         let mut response = outgoing::give(representation, head);
@@ -396,8 +397,8 @@ impl RefreshLayer {
         if let Some(name) = &self.name {
             return Arc::clone(name);
         }
-        // Not the path: visitors can invent any number of paths, and each would be a name of its
-        // own.
+        // The label is the route and not the path, because visitors can invent any number of paths,
+        // and each would become a time series of the metrics.
         matched(extensions).unwrap_or("other").into()
     }
 

@@ -51,7 +51,7 @@ pub(super) fn is_in_nested_service(extensions: &Extensions) -> bool {
 }
 
 /// Returns true if the request has the private extension of `DefaultBodyLimit`, which says how large a body may
-/// be. The limit is the same for all visitors of a route, and a GET has no body.
+/// be. This extension is harmless: the limit is the same for all visitors of a route, and a GET has no body.
 fn has_body_limit(extensions: &Extensions) -> bool {
     type_names::has(
         extensions,

@@ -132,10 +132,10 @@ where
 }
 
 impl<S> RefreshService<S> {
-    /// Returns the version with holes that a visitor gets from memory. This is the most frequent case, and it
-    /// avoids copying the request: the service does not get the request, so the functions of the holes can have
-    /// the original. In all other cases, returns the key, if it was determined, because the application's
-    /// functions must be called only once for each request.
+    /// Returns the version with holes that a visitor gets from memory. In this case, which is the most frequent
+    /// one, the service does not need the request, so the functions of the holes get it without a copy. In all
+    /// other cases, returns the key if it was determined, so that the application's functions, which the key
+    /// comes from, are not called a second time.
     fn hit_to_fill(&self, parts: &Parts) -> Result<Arc<Version>, Option<KnownResource>> {
         let layer = &self.0.layer;
         let is_visitors = OwnRequest::of(&parts.extensions).is_none()
@@ -236,7 +236,8 @@ impl<S> RefreshService<S> {
                 };
                 let admitted = match without_answer {
                     Lookup::Miss => layer.admission.admits(&resource.key, now),
-                    // The page was stored before, so nobody has invented its key.
+                    // The page is already stored, so its key counts as known, and the limit on new keys does not
+                    // apply.
                     Lookup::Hit(_) | Lookup::Stale | Lookup::Purged => Admitted::Stored,
                 };
                 if admitted == Admitted::No {
@@ -255,7 +256,8 @@ impl<S> RefreshService<S> {
                     run.clone(),
                 );
                 match run {
-                    // What this visit starts belongs to the run, whichever task polls it.
+                    // If the visit starts regenerations, they count as part of the generator's run, whichever task
+                    // polls the visit.
                     Some(run) => ResponseFuture::waiting(run.carry_out(visit)),
                     None => ResponseFuture::waiting(visit),
                 }
@@ -281,8 +283,8 @@ async fn pass<S, ReqBody, ResBody>(
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
 {
-    // If the request comes from a generator of other content, that content is made from this
-    // response. The response would otherwise have been stored.
+    // If the request comes from a generator of other content, that content inherits the tags and
+    // the interval of this response, as it does from a stored page.
     let run =
         request::run_context_of(&parts).filter(|run| run.is_generator() && why != Bypass::Method);
     let own_request = OwnRequest::of(&parts.extensions).cloned();
@@ -455,8 +457,8 @@ where
     if leads && is_new && is_visitors && layer.cache.settings().mode == Mode::Development {
         compare::compare_once(&shared, key, || {
             let mut visitor = parts.clone();
-            // The generator has to treat the page as one with marks for as long as anybody else holds its `Holes`,
-            // so they are removed here.
+            // The visitor's `Holes` are removed here, because the generator's response counts as a page with marks
+            // as long as anybody else holds them.
             visitor.extensions.remove::<Holes>();
             visitor
         });
@@ -465,7 +467,8 @@ where
         Ok(response) => Ok(response),
         Err(why) => {
             let forward = match why {
-                // The request does not allow a shared page to be generated, whatever the cache has.
+                // This request may not cause the generation of a shared page, whatever the cache has, so that is the
+                // reason to report.
                 Bypass::UndeclaredExtension | Bypass::NoKey => Forward::Bypass,
                 _ => forward,
             };

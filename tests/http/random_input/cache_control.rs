@@ -53,8 +53,8 @@ fn any_headers_of_an_origin_leave_private_pages_private() {
             let failed = misled && parts.status.is_server_error();
             assert!(failed || parts.status == StatusCode::OK && body == BODY);
         }
-        // With `by_headers`, a `CDN-Cache-Control` that is valid decides alone, and
-        // `must-understand` is not among the words here.
+        // With `by_headers`, a valid `CDN-Cache-Control` alone decides. The words that this test
+        // draws do not include `must-understand`, which could change that.
         let targeted = honours && fields.contains_key("cdn-cache-control");
         let forbids = |field: &str| fields.get_all(field).iter().any(is_forbidding);
         let is_private = !targeted && (forbids("cache-control") || forbids("cdn-cache-control"));

@@ -149,7 +149,7 @@ impl Oracle<'_> {
         match (&*under.call, outcome) {
             (Call::TryLock(TryLock { .. }), CallResult::Fence(Some(_), _)) => {
                 let stored = self.stored_of(key).at;
-                // A process counts the age of a version from before it asked.
+                // The age of a version is counted from a moment before the process asked for it.
                 let slack = 2 * (self.ground.plan.latency.as_micros() as u64 + MICROS) * 2;
                 if calm
                     && let Some((born, epoch)) = stored
@@ -262,9 +262,9 @@ impl Oracle<'_> {
         let rest = self.ground.plan.resources[key].terms.cooldown;
         let rest = SECOND.max(rest.as_micros() as u64) + MICROS;
         let about = self.calls.values().filter(is_about);
-        // The database fails, or has not answered yet.
+        // The database has refused the call, or has not answered it yet.
         let mut ends = about.map(|it| it.refused.unwrap_or(it.at + limit));
-        // For a second after the end, a request for another key may be the one that asks the
+        // A second is added, because a request for another key may be the one that asks the
         // database.
         let rests = |end: u64| end + limit + SECOND + rest >= at;
         if way.running == 0 && way.last + rest < at && !ends.any(rests) {

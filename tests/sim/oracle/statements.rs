@@ -33,7 +33,7 @@ impl Oracle<'_> {
         let asked = Arc::clone(&under.call);
         self.calls.insert(call, under);
         match (&*asked, outcome) {
-            // A revision keeps its first epoch: to store it again changes nothing.
+            // A revision keeps its first epoch, so storing it again changes nothing.
             (Call::Invalidate(Invalidate { names }), CallResult::Epoch(..))
                 if names[0].starts_with("revision:")
                     && self.tellings.iter().any(|it| it.name == names[0]) => {}
@@ -190,8 +190,9 @@ impl Oracle<'_> {
         }
         let process = self.processes.entry(under.process).or_default();
         match *under.call {
-            // This statement does not say when the process learns of the epoch. Another process may
-            // have stored this revision first, so a process reads the epoch from its list.
+            // The answer to this statement does not tell the process the epoch of its revision,
+            // because another process may have stored the same revision before. The process learns
+            // the epoch by a sync.
             Call::Invalidate(Invalidate { ref names }) if names[0].starts_with("revision:") => {}
             Call::Invalidate(_) => {
                 process.learned.entry(under.tellings).or_insert(at);
@@ -209,8 +210,8 @@ impl Oracle<'_> {
                     if telling.epoch > since.0 {
                         process.learned.entry(index).or_insert(at);
                         if telling.row.is_some() {
-                            // As long as the process asks for epochs from before this one, it does
-                            // not know the epoch.
+                            // While the process asks for all epochs from a place before this epoch,
+                            // it does not know this epoch yet.
                             process.numbered.insert(index, at);
                         }
                     }

@@ -160,7 +160,8 @@ impl Oracle<'_> {
         let terms = resource.terms;
         let patience = Duration::from_micros(PATIENCE);
         let process = self.processes.get(&visitor.process);
-        // A purge that the process learns of also voids the version that was generated meanwhile.
+        // When the process learns of a purge, a version that was generated between the purge and that
+        // moment is void as well.
         let purged = |since: u64| {
             process.is_some_and(|process| {
                 process.learned.iter().any(|(index, learned)| {
@@ -187,7 +188,8 @@ impl Oracle<'_> {
                 (most, "there is a version")
             }
             _ => {
-                // The visitor's own generator may follow another one, and statements precede each.
+                // The visitor's own generator may begin only after another one has ended, and both have
+                // statements before them.
                 let most = terms.first + 2 * terms.timeout + 8 * LIMIT + Duration::from_secs(15);
                 (most, "there is none")
             }

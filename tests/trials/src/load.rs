@@ -171,7 +171,8 @@ impl Load {
         let answer = self.0.client.get(front.address, path).await;
         let until = now();
         let status = answer.as_ref().map_or(0, |(status, _)| status.as_u16());
-        // The process may have been started again meanwhile.
+        // If the process has been restarted during the visit, it is not known which one answered,
+        // so the answer is not recorded.
         if let Ok((StatusCode::OK, body)) = &answer
             && process == front.name()
         {

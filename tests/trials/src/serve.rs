@@ -210,7 +210,8 @@ async fn note_regenerations(site: Perennial, runs: Arc<Runs>, recorder: Recorder
         let (Some(run), Some(perennial::locks::Fence(fence))) = (run, ended.fence) else {
             continue;
         };
-        // A process that was stopped for longer than its lease learns of the loss when it goes on.
+        // A process that was stopped for longer than its lease learns only afterwards that it has
+        // lost the lease, so such a regeneration is not recorded as a holder.
         if ended.outcome != Outcome::Overtaken {
             recorder.note(&Fact::Held {
                 lock: format!("page {}", ended.key),

@@ -89,8 +89,8 @@ type Soaked = (Kind, Load, Samples, BTreeMap<&'static str, u64>);
 async fn soak(options: &Options, kind: Kind, seed: u64) -> Result<Soaked> {
     let folder = options.record.join(kind.name());
     record::begin(&folder)?;
-    // The database server, which has a user of its own, reads its clock from this folder and writes
-    // its data into it.
+    // The database server runs as another user of the system. It reads its clock from this folder,
+    // and writes its data into it.
     let work = shared_folder()?;
     let disks = options.disks.as_ref();
     let disk = disks.map(|disks| Disk::at(disks.join(kind.name())));
@@ -99,7 +99,7 @@ async fn soak(options: &Options, kind: Kind, seed: u64) -> Result<Soaked> {
     let clock = |name: &str| Clock::new(&work.path().join(name));
     let server_clock = clock("server")?;
     let settings: &[_] = match kind {
-        // Its write-ahead log is not to fill a small disk.
+        // The server's write-ahead log must not fill the small disk.
         Kind::Postgres => &["-c", "max_wal_size=128MB"],
         Kind::Sqlite | Kind::MariaDb => &[],
     };

@@ -1,5 +1,6 @@
-//! The page "Explain". It sends the question as a request through the application's router. If no layer
-//! answers, the request reaches the page's handler and runs it; therefore only an operator may ask.
+//! The page "Explain". It shows how a stored page would be served. To find out, it sends a request for
+//! that page through the application's router. If no layer answers the request, the handler of that
+//! page runs; therefore only an operator may ask.
 
 use std::sync::Arc;
 

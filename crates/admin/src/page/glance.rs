@@ -95,7 +95,7 @@ fn tiles(report: &Report) -> Markup {
             (tile(
                 "Hit ratio",
                 &hour.hit_ratio().map_or_else(|| "–".to_owned(), |ratio| format!("{:.1} %", 100.0 * ratio)),
-                &format!("fresh pages; {} of {} requests in the last hour waited for a new one, or failed", hour.waited, hour.requests),
+                &format!("of the last hour's {} requests got a fresh page; {} waited for a new one, or failed", hour.requests, hour.waited),
                 &chart("the hit ratio of each minute", ratios, 1.0, "100 %"),
             ))
             (tile(

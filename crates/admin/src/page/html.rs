@@ -188,14 +188,7 @@ mod tests {
         let times = [0, 59, 60, 3599, 3600, 90_000].map(|it| time(Duration::from_secs(it)));
         assert_eq!(
             times,
-            [
-                "0 ms",
-                "59 s",
-                "1 min 0 s",
-                "59 min 59 s",
-                "1 h 0 min",
-                "1 d 1 h"
-            ]
+            ["0 ms", "59 s", "1 min", "59 min 59 s", "1 h", "1 d 1 h"]
         );
         assert_eq!(
             [999, 1500, 2_000_000, 3_500_000_000].map(size),

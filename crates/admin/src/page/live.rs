@@ -27,7 +27,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Admin, access::Viewer, glance::glance};
-use crate::Report;
+use crate::{Report, time};
 
 /// The number of events on the overview.
 const LATEST: usize = 30;
@@ -96,14 +96,14 @@ fn text_of(event: &Event) -> Option<String> {
     Some(match event {
         Event::Regenerated(ended) => {
             let key = visible(&ended.key);
-            let (outcome, reason, took) = (ended.outcome, ended.reason, ended.took);
+            let (outcome, reason, took) = (ended.outcome, ended.reason, time(ended.took));
             match &ended.error {
                 Some(error) => {
                     let error = visible(error);
-                    format!("{key}: {outcome} ({reason}) after {took:.0?}: {error}")
+                    format!("{key}: {outcome} ({reason}) after {took}: {error}")
                 }
                 None => format!(
-                    "{key}: {outcome} ({reason}) after {took:.0?}, {} bytes",
+                    "{key}: {outcome} ({reason}) after {took}, {} bytes",
                     ended.bytes
                 ),
             }

@@ -56,8 +56,8 @@ impl Admin {
     }
 
     /// Gives the status page the application's router with its layers. The button "Regenerate now" and the page
-    /// "Explain", which only users with full access have, send requests for pages through it. A route without a layer
-    /// runs its handler. Default: the button only invalidates the page.
+    /// "Explain", which only users with full access have, send requests for pages through it. On a route without a
+    /// layer, such a request runs the handler. Default: the button only invalidates the page.
     pub fn pages(mut self, pages: Router) -> Self {
         self.pages = Some(pages);
         self

@@ -104,7 +104,7 @@ pub(crate) async fn overview(viewer: Viewer, State(admin): State<Arc<Admin>>) ->
             (generations("Generated last", &report.latest))
             (generations("Slowest of the 200 pages that were generated last", &report.slow))
         }
-        div .columns.small {
+        div .columns {
             section .card {
                 h2 { "Processes" }
                 @if report.processes.is_empty() {
@@ -126,10 +126,12 @@ pub(crate) async fn overview(viewer: Viewer, State(admin): State<Arc<Admin>>) ->
                 h2 { "Checks" }
                 ul .checks {
                     @for check in &report.checks {
-                        li data-result=(word(check.result)) { strong { (check.result.sign()) } " " (prose(&check.text)) }
+                        li data-result=(word(check.result)) { strong { (check.result.sign()) } " " span { (prose(&check.text)) } }
                     }
                 }
             }
+        }
+        div .columns {
             section .card {
                 h2 { "Tables" }
                 table {
@@ -138,10 +140,10 @@ pub(crate) async fn overview(viewer: Viewer, State(admin): State<Arc<Admin>>) ->
                     }
                 }
             }
-        }
-        section .card {
-            h2 { "Latest events of this process" }
-            ol #events { @for text in admin.latest.texts() { li { (short(&text)) } } }
+            section .card {
+                h2 { "Latest events of this process" }
+                ol #events { @for text in admin.latest.texts() { li { (short(&text)) } } }
+            }
         }
     };
     page(&viewer, "Overview", &body)
@@ -255,7 +257,7 @@ pub(crate) async fn entry(
     let body = html! {
         (done(&after))
         p .key.title { code { (visible(&entry.key)) } }
-        div .columns { section .card { h2 { "State" } table {
+        div .columns { div { section .card.first { h2 { "State" } table {
             tr { th scope="row" { "State" } td { (state(entry.state)) } }
             tr { th scope="row" { "Age" } td { (age_bar(&entry)) } }
             tr { th scope="row" { "Next regeneration" } td {
@@ -266,7 +268,7 @@ pub(crate) async fn entry(
             tr { th scope="row" { "Stored size" } td { (size(entry.bytes)) } }
             tr { th scope="row" { "In the memory of this process" } td {
                 @if let Some(bytes) = entry.memory_bytes { (size(bytes)) } @else { "no" } } }
-            tr { th scope="row" { "Tags" } td { (visible(&entry.tags.join(", "))) } }
+            tr { th scope="row" { "Tags" } td { @if entry.tags.is_empty() { "–" } @else { (visible(&entry.tags.join(", "))) } } }
             tr { th scope="row" { "Revision" } td { (visible(entry.revision.as_deref().unwrap_or("–"))) } }
             tr { th scope="row" { "Fence" } td { (entry.fence) } }
             tr { th scope="row" { "Holder of the lease" } td {
@@ -279,6 +281,16 @@ pub(crate) async fn entry(
                 }
             } }
         } }
+        @if let Some(stored) = &stored {
+            section .card.content { h2 { "Content" }
+            table { caption { "Headers" } @for (name, value) in stored.headers() {
+                tr { th scope="row" { (name) } td { (visible(&String::from_utf8_lossy(value.as_bytes()))) } }
+            } }
+            @if is_html(stored.headers().get(header::CONTENT_TYPE)) {
+                iframe sandbox="" title="Preview without rights" src=(preview) {}
+            }
+            details { summary { "Source" } pre { (source(stored.body())) } } }
+        } }
         section .card { h2 { "History" }
         div .wide { table {
             thead { tr { th { "Began" } th { "Reason" } th .number { "Took" } th .number { "Body" } th { "Content" } th { "Process" } } }
@@ -290,16 +302,6 @@ pub(crate) async fn entry(
                 }
             }
         } } } }
-        @if let Some(stored) = stored {
-            section .card.content { h2 { "Content" }
-            table { caption { "Headers" } @for (name, value) in stored.headers() {
-                tr { th scope="row" { (name) } td { (visible(&String::from_utf8_lossy(value.as_bytes()))) } }
-            } }
-            @if is_html(stored.headers().get(header::CONTENT_TYPE)) {
-                iframe sandbox="" title="Preview without rights" src=(preview) {}
-            }
-            details { summary { "Source" } pre { (source(stored.body())) } } }
-        }
     };
     Ok(page(&viewer, "Entry", &body).into_response())
 }

@@ -281,7 +281,8 @@ impl<'a> ExaminedDatabase<'a> {
                     lock.name,
                     time(lock.age)
                 );
-                // A living holder extends its lease long before the end.
+                // A living holder extends its lease long before the end. So a lease with a long remaining
+                // time may belong to a holder that is gone, and would block others for that time.
                 let longest = locks.iter().filter(|lock| lock.holder.is_some());
                 let longest = longest.max_by_key(|lock| lock.remaining);
                 match longest {

@@ -1,5 +1,6 @@
 //! Checks the triggers that invalidate pages when the application's tables change. The command line learns of
-//! them only from the database. A site that declares its triggers can also compare their texts.
+//! them only from the database. A site that declares its triggers can also compare the triggers in the
+//! database with those that it has declared.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,6 +1,6 @@
 //! An exhaustive check of the decisions: processes that receive requests with one key, and one
 //! store, whose statements are atomic. A bounded number of faults may come at any time. A service
-//! may take any time.
+//! may take any amount of time.
 //!
 //! The check assumes that no second copy of a `Begin` reaches the database after its request was
 //! done and its row was removed, at the end of its lifetime or by an operator.

@@ -26,7 +26,7 @@ pub(super) enum Action {
     Fail,
     Die,
     Finish(Fate),
-    /// The last try, in a process that shuts down.
+    /// The last attempt to store the response, made when the process shuts down.
     FinishAtEnd,
     /// The database does not take the response.
     FinishUnfit,
@@ -275,7 +275,7 @@ impl<const N: usize> World<N> {
         Err(())
     }
 
-    /// Starts the schedule that removes the row of this owner.
+    /// Begins to undo what this owner may have begun: its row is removed several times.
     fn undo(&mut self, owner: Owner) {
         if !self.undone.contains(&owner) {
             let free = self.undone.iter_mut().find(|undone| **undone == 0);

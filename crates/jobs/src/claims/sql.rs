@@ -132,8 +132,8 @@ fn done(lock_id: &str) -> String {
     format!("-{}", &lock_id[1..])
 }
 
-/// Returns the statement in a form that a session of MySQL or MariaDB does not refuse for using no index, or for a
-/// join.
+/// Returns the statement in a form that runs in any session of MySQL or MariaDB, even in one with
+/// `sql_safe_updates`, which refuses updates that use no index or have a join.
 fn in_any_session(dialect: Dialect, sql: &str) -> Statement {
     let sql = match dialect {
         Dialect::MariaDb | Dialect::Galera if sql.starts_with("UPDATE ") => {

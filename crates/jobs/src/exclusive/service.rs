@@ -39,7 +39,7 @@ where
     type Future = BoxFuture<'static, Result<Self::Response, S::Error>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        // The inner service's readiness matters when the lock is held.
+        // The inner service becomes ready later, when the lock is held, so it is not asked here.
         Poll::Ready(Ok(()))
     }
 

@@ -120,8 +120,9 @@ pub(crate) fn text(
     ))
 }
 
-/// Returns [`locks::INSPECT`]. On MySQL it can read the current state of the lock, whatever the transaction has
-/// read before. If the lock has no row, reading it that way locks the gap in the index where the row would be.
+/// Returns [`locks::INSPECT`]. On MySQL and MariaDB, with `at_present`, it reads the current state of the lock,
+/// whatever the transaction has read before. But if the lock has no row, such a read locks the gap in the index
+/// where the row would be.
 fn inspect(dialect: Dialect, at_present: bool) -> String {
     let inspect = locks::INSPECT.of(dialect);
     match dialect {
@@ -149,8 +150,8 @@ pub(crate) struct Mark<'a> {
 /// The result of a mark.
 pub(crate) enum Marked {
     Now,
-    /// This call has not marked the work. The states of its own lock, and of the preceding work's
-    /// lock.
+    /// This call has not marked the work. The states are those of the work's own lock, and of the
+    /// lock of the work that has to be done before.
     Refused([Option<LockRow>; 2]),
 }
 
@@ -204,8 +205,8 @@ impl Mark<'_> {
             || preceding
                 .as_ref()
                 .is_some_and(|row: &LockRow| row.owner.is_none() && !row.remaining.is_zero());
-        // If the preceding work is done, then the mark was refused because the lock of this work has a row
-        // already.
+        // If the preceding work is done, only one reason remains for the refusal: the lock of this work
+        // already has a row.
         let own = read(&name, may_be).await?;
         Ok(Marked::Refused([own, preceding]))
     }

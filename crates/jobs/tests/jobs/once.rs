@@ -27,7 +27,8 @@ on_each_database! {
 }
 
 async fn sites(db: &Db) -> [Perennial; 2] {
-    // On servers a mark waits for another transaction's mark, for half of the statement timeout.
+    // On servers, a transaction that marks work waits for half of the statement timeout if another
+    // transaction has marked the same work.
     let open = async || {
         let builder = patient().statement_timeout(HANG);
         open_site(builder, db.url()).await.expect("opens")
@@ -185,8 +186,8 @@ async fn a_mark_in_a_transaction_is_the_same_as_one_outside(db: Db) {
         let ran = brief.run(|| async {}).await.expect("answers");
         assert_eq!(ran, OnceOutcome::Ran(()));
 
-        // Another process begins the work and never extends its lease. It loses the lease when the time
-        // of the lease is over.
+        // Another process begins the work and never extends its lease. It loses the lease when the
+        // lease expires.
         let held = other.locks().lease_duration(Duration::from_secs(6)).manual_extension();
         let running = Once::new(&held, "held");
         let running = tokio::spawn(running.run_until_done(|_| std::future::pending::<Result<(), ()>>()));
@@ -339,7 +340,8 @@ async fn different_work_never_meets(db: Db) {
             }
         }
     }
-    // A transaction is open that has marked one order. The work for another order is free.
+    // A transaction has marked one order, and is still open. The work for another order can be taken
+    // meanwhile.
     with_pool!(db, pool => {
         let mut open = pool.begin().await.expect("begins");
         if db.url().starts_with("sqlite") {

@@ -1,5 +1,5 @@
-//! A held lock. [`Lease`] is what the holder has; a task beside it extends the lease until it is released,
-//! dropped or lost. What to do next is decided in [`state`](super::state), without I/O; this module carries
+//! A held lock. The holder has a [`Lease`], and a background task extends it until it is released, dropped
+//! or lost. [`state`](super::state) decides what the task does next, without I/O, and this module carries
 //! it out.
 //!
 //! Invariant: after a loss that the holder has seen, the lease never counts as held again.
@@ -124,9 +124,9 @@ impl Lease {
     ///
     /// # Errors
     ///
-    /// [Lost](crate::ErrorKind::Lost): another holder has taken the lock over, or the lock was
-    /// [broken](crate::locks::Locks::break_lock). Or the database fails, and the lock is free when
-    /// the lease expires, at the latest.
+    /// [Lost](crate::ErrorKind::Lost) if another holder has taken the lock over, or if the lock was
+    /// [broken](crate::locks::Locks::break_lock). An error of another kind if the database fails;
+    /// the lock is then free when the lease expires, at the latest.
     ///
     /// # Cancel safety
     ///
@@ -154,7 +154,7 @@ impl Lease {
         self.end(cooldown, Dropped::Break).await
     }
 
-    /// Releases the lock. A release that fails or is dropped has the effect of `dropped`.
+    /// Releases the lock. If the release fails or the call is dropped, the lease is treated as `dropped` says.
     async fn end(mut self, cooldown: Duration, dropped: Dropped) -> Result<(), Error> {
         self.dropped = dropped;
         // The lock is given up on purpose, so from here on a loss is not reported.
@@ -169,7 +169,8 @@ impl Lease {
     }
 
     /// Resolves when the lease can no longer be relied on: it has ended without an extension, or an
-    /// extension was refused, as another holder has taken the lock over or broken it.
+    /// extension was refused, because another holder has taken the lock over or somebody has broken
+    /// it.
     ///
     /// # Cancel safety
     ///

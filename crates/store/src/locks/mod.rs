@@ -1,8 +1,9 @@
 //! Locks by name, shared by all processes on a database.
 //!
-//! [`Locks`] takes, inspects and breaks locks; [`Lease`] is a held one, and [`LockAttempt`] waits for one.
-//! `state` decides when a lease is extended and when it is lost; it consists of pure functions. The statements
-//! are in `sql/statements/locks.rs`, and [`TryLock`] describes what every store guarantees about locks.
+//! [`Locks`] takes, inspects and breaks locks. A [`Lease`] is a lock that is held, and a [`LockAttempt`] waits
+//! for a lock. `state` decides when a lease is extended and when it is lost; it consists of pure functions.
+//! The statements are in `sql/statements/locks.rs`, and [`TryLock`] describes what every store guarantees
+//! about locks.
 //!
 //! Invariant: an acquisition whose caller has left, or whose reply was lost, is undone; it never holds the
 //! lock for longer than one lease.
@@ -149,8 +150,9 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// The database fails. If it executes the statement later all the same, the lock is taken until the lease
-    /// expires, or until this process releases it, which it does within a quarter of an hour.
+    /// Returns an error if the database fails. The database may still carry out the statement later. The lock
+    /// is then taken until its lease expires. This process also tries to release it, several times within a
+    /// quarter of an hour.
     ///
     /// # Cancel safety
     ///
@@ -193,8 +195,8 @@ impl Locks {
     }
 
     /// Waits for idempotent requests that continue without their clients, and for the release of
-    /// dropped [leases](Lease). Call it after the server has drained. On the locks of a site, this
-    /// is `Perennial::shutdown`.
+    /// dropped [leases](Lease). Call it after the server has drained. For the locks of a site, call
+    /// `Perennial::shutdown` instead.
     ///
     /// # Cancel safety
     ///
@@ -245,7 +247,7 @@ impl Locks {
         seen: Option<Fence>,
     ) -> Result<Option<Lease>, Error> {
         let owner = owner(&self.label, action);
-        // The lease counts from before the attempt: its answer may be late.
+        // The lease is counted from the moment before the attempt, because the answer may come late.
         let since = Instant::now();
         let length = Term::new(self.settings, since).length(since);
         let tried = self.store().call(TryLock::new(&name, &owner, length, seen));

@@ -56,7 +56,8 @@ impl Engine {
     }
 }
 
-/// The rules of a kind of database. Each list has the error codes that mean what its name says.
+/// The rules of a kind of database. Each list of error codes has the codes with the meaning that the list's
+/// name says.
 pub struct DialectRules {
     /// The queries that read the settings in which servers and sessions differ. Each row of a result has the
     /// name of a setting and its value.

@@ -162,9 +162,9 @@ pub(super) fn beside(dialect: Dialect, settings: &Settings) -> Option<Statement>
     }
 }
 
-/// Returns the guard for PostgreSQL, which is sent in one message with the statement. The settings of the guard
-/// hold for the second statement, and end with the message. If no transaction is open, the transaction begins
-/// with the message, so both timestamps are the same.
+/// Returns the guard for PostgreSQL, which is sent in one message with the statement. The settings that the
+/// guard makes hold for this statement, and end with the message. If no transaction is open, the transaction
+/// begins with the message, so both timestamps are the same.
 fn postgres(settings: &Settings, limit: Duration) -> String {
     let limit = limit.as_millis().clamp(1, i32::MAX.unsigned_abs().into());
     format!(
@@ -174,8 +174,8 @@ fn postgres(settings: &Settings, limit: Duration) -> String {
     )
 }
 
-/// Returns expressions that set the role and the schemas to those of the connection by which the site was
-/// opened, until the end of the transaction.
+/// Returns expressions that set the role and the schemas until the end of the transaction. They get the
+/// values that the connection had when the site was opened.
 fn places(settings: &Settings) -> String {
     let set = |name| {
         let value = setting(settings, name).unwrap_or_default();
@@ -191,15 +191,16 @@ fn places(settings: &Settings) -> String {
 const LONGEST_STATEMENT: f64 = 31_536_000.0;
 
 /// Limits the statement's time, and sets the time zone. Usually that is the time zone which the
-/// connection already has. If the statement would not be committed, or not in the site's database, it is
-/// one that does not exist: the statement then fails, and does nothing.
+/// connection already has. If the statement would not be committed, or would run in another database
+/// than the site's, the guard sets a time zone that does not exist. The statement then fails, and does
+/// nothing.
 fn mariadb(settings: &Settings, limit: Duration) -> String {
     // The names from before MariaDB 11.1, and those since.
     let [isolation, read_only] = match setting(settings, "tx_isolation") {
         Some(_) => ["tx_isolation", "tx_read_only"],
         None => ["transaction_isolation", "transaction_read_only"],
     };
-    // Two databases may have names that differ only in the case of a letter.
+    // Two databases may have names that differ only in case, so the names are compared as hexadecimal digits.
     let database = database(settings).map_or("NULL".to_owned(), |name| {
         format!("'{}'", crate::name::hex(name.as_bytes()))
     });

@@ -231,8 +231,8 @@ impl Connections {
         self.server.settings.get_or_try_init(read).await
     }
 
-    /// Asks one connection for its settings. This runs without a guard, because the guard is made of these
-    /// settings.
+    /// Asks one connection for its settings. The statement has no guard, because the guard is made from
+    /// these settings.
     fn read_settings(&self) -> BoxFuture<'_, Result<Settings, DriverError>> {
         Box::pin(async {
             let mut broken = Backoff::new(STATEMENT_PAUSES).random().tries(BROKEN_TRIES);
@@ -286,9 +286,9 @@ impl Connections {
         })
     }
 
-    /// Opens a connection beside the pool, if the driver can, or else waits for one of the pool. An application
-    /// may prepare the connections of its pool, for instance select a database or switch on autocommit. A
-    /// connection beside the pool is not prepared like that.
+    /// Opens a connection beside the pool. If the driver cannot do that, waits for a connection from the pool.
+    /// An application may prepare the connections of its pool, for instance select a database or switch on
+    /// autocommit. A connection beside the pool lacks these preparations.
     async fn connect_beside(
         &self,
     ) -> Result<(Box<dyn PooledConnection>, Option<OwnedSemaphorePermit>), DriverError> {

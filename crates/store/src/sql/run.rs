@@ -105,7 +105,7 @@ pub async fn run(
     connection.run(Arc::clone(&statement.sql), &arguments).await
 }
 
-/// Reads the values of a row that are not NULL, as the types that Perennial itself stores.
+/// Reads values of a row as the types that Perennial itself stores. A value that is NULL is an error.
 pub trait Cells {
     fn number(&self, column: usize) -> Result<i64, DriverError>;
     fn name(&self, column: usize) -> Result<String, DriverError>;

@@ -93,8 +93,8 @@ pub(super) async fn remake(
 enum Apply {
     /// The steps after the version that the tables have.
     Pending,
-    /// All of them, because some tables are missing although the schema version is stored. Each step makes only
-    /// what is missing.
+    /// All steps run, because some tables are missing although the schema version is stored. Each step makes
+    /// only what is missing.
     All,
 }
 
@@ -338,8 +338,8 @@ mod tests {
             "sqlite://{}?mode=rwc",
             folder.path().join("site.db").display()
         );
-        // SQLite lets one transaction write at a time. Without writes to the disk, none of them has
-        // to wait for too long.
+        // SQLite lets one transaction write at a time. Without waits for the disk (`synchronous =
+        // OFF`), none of the transactions has to wait for too long.
         let options: SqliteConnectOptions = url.parse().expect("a URL");
         let options = options.synchronous(SqliteSynchronous::Off);
         let first = SqlitePool::connect_with(options.clone()).await;

@@ -70,7 +70,7 @@ impl Leases {
             return Ok(());
         };
         let entry = site.entry(KEY).await?;
-        // A fence is the time of its lease, in microseconds by the database's clock.
+        // A fence is the time at which its lease began, in microseconds by the database's clock.
         let database_now = SystemTime::UNIX_EPOCH + micros(lock.fence.0) + lock.age;
         let now = SystemTime::now();
         let here = |began: SystemTime| now - database_now.duration_since(began).unwrap_or_default();

@@ -140,8 +140,8 @@ impl Demo {
             ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
             loop {
                 ticks.tick().await;
-                // One of the stories takes the database away for a while. The leases are read again
-                // soon.
+                // One of the stories makes the database unavailable for a while, so an error is
+                // ignored here. The leases are read again soon.
                 let _ = demo.leases.read(&demo.site, &demo.shops).await;
             }
         });

@@ -187,6 +187,8 @@ impl Shops {
                 shop.is_up = false;
                 shop.child.take()
             };
+            // `wait` closes this end of the pipe, which would end the shop before its visitors are served.
+            let _pipe = old.as_mut().and_then(|old| old.stdin.take());
             if let Some(old) = &mut old
                 && tokio::time::timeout(LAST_VISITORS, old.wait())
                     .await

@@ -81,9 +81,10 @@ async fn visitor_who_touches_nothing_sees_the_round_and_each_story_goes_as_promi
         let number = browser.find(By::Id(id)).await.expect("is there");
         number.text().await.expect("has a text")
     };
-    until("a deploy makes visitors of the other cache wait", async || {
-        headline("without-waited").await != "0"
-    })
+    until(
+        "a deploy makes visitors of the other cache wait",
+        async || headline("without-waited").await != "0",
+    )
     .await;
     assert_eq!(headline("with-waited").await, "0", "visitors of Perennial");
     for view in View::all() {

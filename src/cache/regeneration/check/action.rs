@@ -38,7 +38,7 @@ pub(crate) enum WorldAction {
     Revoke(usize),
     Generated(usize, Ran),
     Due(usize),
-    /// As `Due`, but the sync that would have told of the other process's lease fails.
+    /// Like `Due`, but the sync fails that would have reported the other process's lease.
     Untold(usize),
     Leave(usize, usize),
     Sync(usize),

@@ -4,10 +4,10 @@
 //! A search visits the states that it can reach, the nearest first. There are two kinds, and each says which
 //! it is in its name and in what it prints:
 //!
-//! - - A **complete** search visits all states that there are. If that takes long, the search is
+//! - A **complete** search visits all states that there are. If that takes long, the search is
 //!   complete only with `PERENNIAL_TEST_STATES=full`, which `scripts/test` sets, and bounded
 //!   without it.
-//! - - A **bounded** search visits only the nearest states. Each of these settings has more than three
+//! - A **bounded** search visits only the nearest states. Each of these settings has more than three
 //!   million states, and the search says nothing about those that it has not visited. The simulation goes
 //!   farther, at random.
 //!
@@ -54,7 +54,8 @@ const MEASURED: usize = 3_000_000;
 /// How many states a search visits with `PERENNIAL_TEST_STATES=full`.
 #[derive(Clone, Copy, PartialEq)]
 enum Extent {
-    /// Visits all states in each run, even without the variable. There are fewer than [`QUICK`].
+    /// Visits all states in each run, even without the variable `PERENNIAL_TEST_STATES`. Their number is
+    /// below [`QUICK`].
     Complete,
     /// All of them: fewer than this many.
     CompleteIfFull(usize),
@@ -148,7 +149,7 @@ fn complete_search_with_one_fault_of_those_that_change_little() {
     );
 }
 
-/// A process that could not read a stored version generates one itself, and reads later.
+/// If a process cannot read the stored version, it generates one itself. It reads the stored one later.
 #[test]
 fn complete_search_with_a_refused_statement() {
     let situations = ["a stored version is older than the unsaved one"];

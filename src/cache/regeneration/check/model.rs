@@ -1,4 +1,5 @@
-//! Makes the check a model for the search, and has the schedule that continues without faults.
+//! Connects the check with the search: here are the steps that the search tries from each state,
+//! and the fixed order of steps in which a state has to come to rest when there are no more faults.
 
 use crate::cache::{
     entry::{CacheEntry, Freshness},
@@ -76,7 +77,8 @@ impl World {
             process.acting().is_none() && process.sleep.is_none() && process.late.is_none()
         };
         let fresh = [first, second].map(|process| process.is_fresh(self.setup));
-        // Each revision of the code has a version of its own.
+        // If the processes run two revisions of the code, each of them has a version of its own, so
+        // the two versions need not agree.
         let agree = fresh[0] == fresh[1] || first.known.is_new != second.known.is_new;
         let are_fresh = fresh.iter().all(Option::is_some) && agree;
         if are_fresh && is_free && is_idle(first) && is_idle(second) {

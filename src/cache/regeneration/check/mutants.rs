@@ -1,9 +1,9 @@
-//! Defects in the code around the decisions. For each defect a test names the property that finds
-//! it, so the check can fail.
+//! Defects in the code around the decisions. For each defect there is a test that says which
+//! invariant has to fail. This shows that the check is able to fail.
 //!
-//! Two conditions of the statements have no mutant, as other conditions imply them here: a publish
-//! over a greater fence (the lock has that fence, too), and an attempt while there is a holder (the
-//! lock's fence then differs from the fence seen).
+//! Two conditions in the SQL statements have no mutant, because in this model they follow from
+//! other conditions: a publish over a greater fence (the lock has that fence, too), and an attempt
+//! while there is a holder (the lock's fence then differs from the fence seen).
 
 use std::time::Instant;
 

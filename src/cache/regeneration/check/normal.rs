@@ -1,8 +1,8 @@
 //! The normal form of a world: two worlds with the same future have the same one.
 //!
-//! Two times become equal if no decision can tell them apart. Fences are replaced by their ranks. Of
-//! the owner of a lock, only the answer is kept whether that is the process itself. The two
-//! processes are sorted.
+//! Two times become equal if no decision can tell them apart. Fences are replaced by their ranks.
+//! For each process, the normal form only says whether this process owns the lock, and not who else
+//! does. The two processes are sorted.
 
 use std::{
     hash::{BuildHasher, Hash, Hasher},
@@ -31,7 +31,7 @@ use perennial_testkit::search::HASH;
 
 /// A value that the normal form changes.
 pub(crate) enum Part<'a> {
-    /// A time that may be compared with now in both directions.
+    /// A time that matters both before and after it has been reached.
     Time(&'a mut Tick),
     /// The end of a lock, which matters only while it is in the future, or [`FREE`].
     End(&'a mut Tick),
@@ -268,9 +268,9 @@ fn of_state(state: &mut Regeneration<Read>, each: &mut impl FnMut(Part<'_>)) {
 
 impl<B: Hash> Hash for Regeneration<B> {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        // Two states count as equal if they differ only in what no property depends on. Each pause is
-        // a second here, so its length does not matter; of `waits`, it only matters whether there are
-        // any.
+        // Two states count as equal if they differ only in what no property depends on. For example,
+        // each pause is a second here, so its length does not matter. Only whether `waits` is zero
+        // matters, and not the number.
         let Self {
             state,
             newest,

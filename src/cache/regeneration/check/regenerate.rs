@@ -290,7 +290,8 @@ impl Process {
     /// The lease is released: the regeneration ends, and the next one begins.
     fn released(&mut self, around: &mut Around<'_>) -> Result<(), Broken> {
         // Usually a regeneration is being released here. With the mutant
-        // `ReleasingCountsAsRunning`, it still counts as running instead, so it gets the event.
+        // `ReleasingCountsAsRunning`, it still counts as a running one, so the event is passed to
+        // that.
         let Some(mut run) = self.releasing.take() else {
             return self.on(Input::Released, around);
         };

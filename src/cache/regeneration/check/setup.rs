@@ -99,10 +99,11 @@ pub(crate) enum Mutant {
     UnsavedRenews,
     LeaseNeverReleased,
     /// The regeneration counts as running until its lease is released. So a request that comes
-    /// before that gets what the regeneration has published, even if it has meanwhile been
-    /// invalidated.
+    /// between the publish and the release gets the published version, even if that has meanwhile
+    /// been invalidated.
     ReleasingCountsAsRunning,
-    /// Visitors wait for the end of a hit-for-pass as for a first version.
+    /// When a hit-for-pass ends, visitors wait for the probe as they would wait for a first
+    /// version.
     FollowersWaitForTheProbe,
     /// At the end of a hit-for-pass, the first visitor waits for another process.
     LeadersWaitForThePeersProbe,

@@ -71,7 +71,8 @@ fn diagram() -> BTreeSet<(String, String)> {
         .collect()
 }
 
-/// What the check sees, with the faults that lead to all transitions.
+/// Returns what the check sees. The settings contain the faults that are needed to reach all
+/// transitions.
 fn seen() -> BTreeSet<[String; 4]> {
     SEEN.with_borrow_mut(BTreeSet::clear);
     let cold = Setup {

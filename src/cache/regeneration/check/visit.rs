@@ -204,7 +204,8 @@ impl Process {
         }
     }
 
-    /// Returns the visitor as the code that decides sees it. A mutant may change what it sees.
+    /// Returns the visitor as the decisions get it. A mutant may change some of the visitor's
+    /// fields.
     fn seen_as(&self, visitor: Visitor, around: &Around<'_>) -> Visitor {
         match around.setup.mutant {
             Some(Mutant::DemandForgotten) => Visitor {

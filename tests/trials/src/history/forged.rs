@@ -93,7 +93,8 @@ fn a_sound_history_has_no_breach() {
     let mut backwards = sound();
     backwards.reverse();
     // Reversing the record must change nothing. If a payment has two answers at the same moment,
-    // the order of their texts decides which one counts as the first.
+    // the order of their texts decides which one counts as the first, because the order in the
+    // record must not matter.
     assert_eq!(judge(&backwards), []);
 }
 
@@ -101,7 +102,7 @@ fn a_sound_history_has_no_breach() {
 fn two_holders_at_once_are_found() {
     assert_eq!(broken([held("c", 3, 299, 310)]), [Promise::Exclusion]);
     assert_eq!(broken([held("c", 3, 210, 220)]), [Promise::Exclusion]);
-    // A short holder in between does not hide an overlap with one that holds the lock for longer.
+    // A lock that is held for a short time in between does not hide that two other leases overlap.
     let overlaps = [held("c", 3, 210, 220), held("d", 4, 290, 310)];
     let mut history = sound();
     history.extend(overlaps);
@@ -132,7 +133,8 @@ fn stored_content_that_goes_back_is_found() {
 fn served_content_that_goes_back_is_found() {
     assert_eq!(broken([visited("a", 10, 341, 350)]), [Promise::Served]);
     assert_eq!(broken([visited("b", 9, 361, 370)]), [Promise::Served]);
-    // A visitor may get older content after content that was never stored.
+    // A visitor may first get content that could not be stored, and then the older content that is
+    // stored.
     let unsaved = [visited("a", 12, 341, 350), visited("a", 11, 351, 360)];
     assert_eq!(broken(unsaved), []);
 }

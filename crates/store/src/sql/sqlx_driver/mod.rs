@@ -118,7 +118,7 @@ where
         if arguments.is_empty() {
             let done = collect::<DB>(connection.fetch_many(sqlx::raw_sql(sql)));
             return match DB::ENGINE {
-                // sqlx would log a slow statement whole, with a page's content.
+                // sqlx would log the whole text of a slow statement, and with it a page's content.
                 Engine::Postgres => Box::pin(done.with_subscriber(Dispatch::none())),
                 _ => Box::pin(done),
             };

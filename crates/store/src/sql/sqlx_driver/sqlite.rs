@@ -59,8 +59,8 @@ pub(super) async fn open(url: &str, connect: Connect) -> Result<SqlitePool, Erro
     loop {
         match pool.clone().connect_with(options.clone()).await {
             Ok(pool) => return Ok(pool),
-            // SQLITE_BUSY: of several processes that set a new file to WAL mode concurrently, SQLite
-            // refuses some without waiting.
+            // SQLITE_BUSY: if several processes set a new file to WAL mode at the same time, SQLite
+            // refuses some of them without waiting.
             Err(error) if code(&error) == Some(5) && backoff.pause().await => {}
             Err(error) => return Err(cannot(error)),
         }
@@ -77,7 +77,8 @@ fn code(error: &sqlx::Error) -> Option<u32> {
 mod tests {
     use super::*;
 
-    /// sqlx's own warning about a slow statement would contain the whole statement, and no name for it.
+    /// sqlx's own warning about a slow statement is switched off. It would contain the whole text, and
+    /// Perennial's warning has the name of the operation instead.
     #[tokio::test]
     async fn sqlx_logs_no_statements() {
         let pool = open("sqlite::memory:", Connect::Now).await.expect("opens");

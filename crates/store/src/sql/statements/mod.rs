@@ -2,7 +2,8 @@
 //!
 //! In the texts, `{p}` is the table prefix, `{names}` and similar words are lists (see `expand_lists`), and
 //! other words in braces differ from database to database. The comment of a statement lists its arguments,
-//! of which `$n` is the n-th, and its columns. An arrow stands between the two, or a word before each.
+//! of which `$n` is the n-th, and its columns. The two lists are separated by an arrow, or begin with the
+//! words "Arguments" and "Columns".
 
 use std::ops::RangeInclusive;
 
@@ -124,15 +125,16 @@ impl Dialect {
                     Dialect::MariaDb | Dialect::Galera => {
                         "SET STATEMENT innodb_lock_wait_timeout = 0, sql_mode = '' FOR "
                     }
-                    // Some programs send the same text to MySQL and to MariaDB.
+                    // Some programs send the same text to MySQL and to MariaDB, so the part for MariaDB is a
+                    // comment that only MariaDB executes.
                     _ => {
                         "/*M!100300 SET STATEMENT innodb_lock_wait_timeout = 0, sql_mode = '' FOR */ "
                     }
                 },
                 ..PerDialect::same("")
             },
-            // Until this statement is committed, other transactions cannot change the rows that it reads. The
-            // statements for MySQL have their own clauses for that.
+            // Until the transaction of this statement has ended, other transactions cannot change the rows
+            // that it reads. The statements for MySQL have their own clauses for that.
             "share" => PerDialect {
                 postgres: " FOR SHARE",
                 ..PerDialect::same("")

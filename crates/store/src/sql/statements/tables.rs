@@ -1,7 +1,8 @@
 //! The tables of a site, and the statements that make them.
 //!
-//! A table that exists already is accepted if it has the columns. On MySQL, a statement that makes a table
-//! commits implicitly, so other processes may be making the same tables between two of our statements.
+//! A table that exists already is accepted if it has all columns that the statements use. On MySQL, a
+//! statement that makes a table commits implicitly, so other processes may be making the same tables
+//! between two of our statements.
 
 use super::PerDialect;
 
@@ -98,7 +99,7 @@ pub(crate) const PLACE: PerDialect = PerDialect {
 
 /// -> name, size in bytes
 pub(crate) const SIZES: PerDialect = PerDialect {
-    sqlite: "SELECT 'the file', c.page_count * s.page_size FROM pragma_page_count c, pragma_page_size s",
+    sqlite: "SELECT 'database file', c.page_count * s.page_size FROM pragma_page_count c, pragma_page_size s",
     postgres: "SELECT c.relname::text, pg_total_relation_size(c.oid) FROM pg_class c WHERE c.oid IN (
             to_regclass('{p}entry'), to_regclass('{p}lock'), to_regclass('{p}invalidation'), to_regclass('{p}outbox'), to_regclass('{p}request'), to_regclass('{p}process')
         ) ORDER BY c.relname",
@@ -193,7 +194,8 @@ pub(crate) fn keyword(word: &str) -> Option<PerDialect> {
     };
     Some(match word {
         "name" => PerDialect {
-            // Sorted by bytes, the index can find all names with a common beginning.
+            // The column is sorted by bytes, so that all names with a common beginning can be found through the
+            // index.
             postgres: "TEXT COLLATE \"C\"",
             ..mysql("VARBINARY(255)", "TEXT")
         },

@@ -1,5 +1,6 @@
 //! The operations of `calls.rs` on stored pages: they run the statements of `statements/entries.rs` and read
-//! their rows. A row that cannot be read is left out or shown empty, so that it stops no list and no purge.
+//! their rows. A row that cannot be read is left out or shown empty, so that the rest of a list or a purge
+//! goes on.
 
 use http::{Response, StatusCode};
 

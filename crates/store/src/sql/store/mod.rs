@@ -187,7 +187,8 @@ impl SqlStore {
         }
     }
 
-    /// Logs what the settings of an application's own pool for SQLite lack.
+    /// Logs a recommendation if the application's own pool for SQLite lacks a setting, such as WAL mode or a
+    /// busy timeout.
     async fn advise(&self) {
         let ask = async |pragma: &str| {
             let pragma = Statement::new(Dialect::Sqlite, "", pragma);
@@ -262,9 +263,9 @@ impl SqlStore {
     }
 
     /// Runs a statement with a list of at most [`MAX_NAMES`] names in the place of its `{names}`,
-    /// after its other arguments. A connection keeps a prepared statement for each text. So that
-    /// there are few of them, the list is made as long as one of a few lengths by repeating its
-    /// last name.
+    /// after its other arguments. A connection keeps a prepared statement for each text. To keep
+    /// the number of texts small, lists have only a few different lengths; a shorter list is filled
+    /// up by repeating its last name.
     async fn run_with_list<'a>(
         &self,
         mut template: Template,

@@ -38,14 +38,14 @@ pub enum TriggerFault {
         /// The name of the trigger.
         trigger: String,
     },
-    /// The trigger is there, and does not fire.
+    /// The trigger exists, but does not fire.
     #[non_exhaustive]
     Disabled {
         /// The name of the trigger.
         trigger: String,
     },
-    /// A trigger reads a column that the table does not have, or whose type has changed since. If a column is
-    /// missing, every write to the table fails with the database's error.
+    /// A trigger reads a column that the table does not have, or whose type has changed since the trigger was
+    /// made. If a column is missing, every write to the table fails with the database's error.
     #[non_exhaustive]
     Column {
         /// The name of the column.
@@ -169,8 +169,8 @@ impl Plan<'_> {
         self.changes().iter().filter_map(fault).collect()
     }
 
-    /// Returns the columns that the triggers read, and that are missing in the table or have another type
-    /// there.
+    /// Returns the columns that the triggers read, and that are missing from the table, or have another
+    /// type there than in the trigger.
     fn columns_of(&self, table: &Table) -> Vec<TriggerFault> {
         let in_templates: BTreeSet<_> = self.tags.iter().flat_map(Template::columns).collect();
         let mut read = self.compared();
@@ -203,7 +203,7 @@ impl Plan<'_> {
         faults.collect()
     }
 
-    /// Returns the text of the trigger or function that ought to be installed, to be compared with the one that is.
+    /// Returns the text of the trigger or function that ought to be installed, to be compared with the installed one.
     fn text(&self, change: Change) -> String {
         match self.engine {
             Engine::Sqlite => sqlite::trigger(self, change),

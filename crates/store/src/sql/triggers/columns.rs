@@ -23,7 +23,8 @@ pub struct Column {
 }
 
 impl Column {
-    /// Returns the type of the column in a template, or `None` if it has no place there.
+    /// Returns the type that a template needs to turn the column into text, or `None` if a template cannot contain
+    /// columns of this type.
     pub fn column_type(&self, engine: Engine) -> Option<ColumnType> {
         let name = self.type_name.to_lowercase();
         let is_one_of = |names: &[&str]| names.contains(&&*name);
@@ -82,7 +83,8 @@ const SQLITE: &str = "SELECT c.name, c.type, min(c.pk, 1), s.type
     FROM sqlite_schema s JOIN pragma_table_xinfo(s.name) c WHERE s.name = $1 AND s.type IN ('table', 'view') ORDER BY c.cid";
 
 impl Table {
-    /// Reads the columns of a table. Without a schema, it is the table that the database itself finds by this name.
+    /// Reads the columns of a table. Without a schema, the database searches for the table, as it does for an
+    /// unqualified name.
     pub async fn read(
         database: &Database,
         schema: Option<&str>,

@@ -103,7 +103,8 @@ impl Trigger {
         }
     }
 
-    /// Sets the schema of the table, on PostgreSQL. Default: the one that the migration finds it in.
+    /// Sets the schema of the table, on PostgreSQL. Default: the migration finds the table through its
+    /// `search_path`.
     #[must_use]
     pub fn schema(mut self, schema: impl Into<String>) -> Self {
         self.schema = Some(schema.into());
@@ -324,7 +325,8 @@ impl Plan<'_> {
         }
     }
 
-    /// Returns the quoted name of the trigger after a change, or of the function that the trigger calls.
+    /// Returns the quoted name of the trigger that runs after this kind of change. On PostgreSQL, that is also
+    /// the name of the function that it calls.
     fn name(&self, change: Change) -> String {
         self.quoted(&self.plain_name(change))
     }
@@ -378,7 +380,7 @@ impl Plan<'_> {
     }
 
     /// Returns the SQL expression for the name of a tag of a row. It is NULL if the row has no such tag, and
-    /// the beginning of the template if the tag cannot be made.
+    /// the beginning of the template if the tag cannot be made from the row's values.
     fn name_of(&self, template: &Template<'_>, row: &str) -> String {
         let columns: Vec<_> = template.columns().collect();
         let value = |column: &str| format!("{row}.{}", self.quoted(column));
@@ -446,7 +448,7 @@ impl Plan<'_> {
         }
     }
 
-    /// Returns the expressions of all names after a change of one row.
+    /// Returns the SQL expressions of all names that have to be invalidated when one row has changed.
     fn names_after(&self, change: Change) -> Vec<String> {
         let mut names = Vec::new();
         for row in change.rows() {

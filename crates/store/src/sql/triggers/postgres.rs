@@ -113,9 +113,9 @@ fn row(plan: &Plan<'_>, change: Change) -> String {
     }
 }
 
-/// Returns the query for the names that a statement has changed. PostgreSQL gives the rows before and after
-/// the statement as two tables; the query takes the rows that are in only one of them. If a template makes
-/// too many names, the query returns the fixed beginning of the template instead.
+/// Returns the query for the names that have to be invalidated after a statement. PostgreSQL gives the rows
+/// before and after the statement as two tables; the query takes the rows that are in only one of them. If
+/// a template makes too many names, the query returns the fixed beginning of the template instead.
 fn statement(plan: &Plan<'_>, change: Change) -> String {
     let mut columns: Vec<_> = plan
         .tags
@@ -190,9 +190,9 @@ fn compared(plan: &Plan<'_>, row: &str) -> String {
     format!("ROW({})::text COLLATE \"C\"", columns.join(", "))
 }
 
-/// Returns the expression by which a row is compared with all rows of a statement. It includes the row's key,
-/// so that two rows which exchange their values count as changed. If the key is not known, the whole row is
-/// compared.
+/// Returns the expression that is compared to find out whether a statement has changed a row. It includes the
+/// row's key, so that two rows which exchange their values count as changed. If the key is not known, the
+/// whole row is compared.
 fn identity(plan: &Plan<'_>, row: &str) -> String {
     if plan.watched.is_empty() || plan.key.is_empty() {
         return format!("{row}::text COLLATE \"C\"");

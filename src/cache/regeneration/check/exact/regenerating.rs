@@ -359,7 +359,8 @@ fn fresh_version_of_other_code_is_left_and_the_own_one_stays_in_memory_for_its_i
         assert_eq!(own.freshness(&process.context()), Freshness::Fresh);
         process.now = fresh_until;
         assert_eq!(own.freshness(&process.context()), Freshness::Stale);
-        // Then the store is asked again, and never told to renew what it does not have.
+        // The store is asked again. The process must never tell it to renew a version that it does
+        // not have.
         let (mut state, step) = process.begun(Some(Version::clone(own)));
         assert!(
             matches!(step.action, Some(Action::Probe { known: Fence::NONE })),
@@ -520,7 +521,8 @@ fn regeneration_for_a_demand_alone_does_not_wait_for_visitors_who_never_wait() {
     );
 }
 
-/// The log may panic when a result is reported, before the action of that result has begun.
+/// When a result is reported, the application's log may panic, before the machine's next action has
+/// begun.
 #[test]
 fn panic_at_the_end_repeats_the_release_and_changes_no_result() {
     let process = Process::new();

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Returns what a visitor does next who arrived this long ago.
+/// Returns what a visitor who arrived this long ago does next.
 fn wait(process: &Process, progress: &Progress<Read>, leads: bool, ago: Duration) -> Next<Read> {
     let visitor = Visitor {
         leads,
@@ -220,9 +220,9 @@ fn version_from_before_an_epoch_is_given_to_nobody_who_has_to_see_that_epoch() {
     );
 }
 
-/// For a part of a page, no invalidated version is accepted, and an author may know of a change that has no
-/// epoch yet. Both accept a version whose generator began after they arrived. Otherwise they would wait for
-/// as long as there are invalidations.
+/// A generator that asks for a part of its page accepts no invalidated version. An author may know of a
+/// change that has no epoch yet. Both accept a version whose generator began after their request arrived.
+/// Otherwise they would wait for as long as there are invalidations.
 #[test]
 fn version_that_began_after_the_arrival_answers_a_visitor_who_accepts_no_invalidated_one() {
     let mut process = Process::new();
