@@ -22,8 +22,8 @@ pub enum CdnTags {
 }
 
 impl CdnTags {
-    /// Returns a tag as it appears in the header, which is also the form for the network's purge API:
-    /// characters that separate tags, and those that no header may have, are percent-encoded.
+    /// Returns a tag as it appears in the header, which is also the form that the CDN's purge API
+    /// needs: characters that separate tags, and those that no header may have, are percent-encoded.
     ///
     /// ```
     /// use perennial::layer::CdnTags;

@@ -314,8 +314,8 @@ mod on_servers {
         let new = hears(&b, "/p", 1).await;
         assert_eq!(hears(&a, "/p", 1).await, new);
         hears(&b, "/q", 2).await;
-        // A version that was generated meanwhile may have been generated before the other client's
-        // commit.
+        // `held` was generated before the other client's commit, so the page has to be generated
+        // once more.
         let made = held.run();
         let status = async || get(aging, "/aging").await.run();
         until("it regrows at once", async || status().await > made).await;

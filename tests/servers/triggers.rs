@@ -428,8 +428,9 @@ mod servers {
                         set.await.expect("is set");
                         for round in 0..rounds(500, 20) {
                             let mut transaction = connection.begin().await.expect("begins");
-                            // Each change is a single statement, and its comment makes its text
-                            // match the query above.
+                            // Each change is a single statement. The query above has to find it by
+                            // its text, so a change whose text does not contain "INTO product" gets
+                            // a comment that does.
                             for change in [
                                 format!("/* INTO product */ UPDATE product SET price = price + 1 WHERE id = {writer}"),
                                 format!("INSERT INTO product VALUES ({}, 0)", WRITERS + writer),

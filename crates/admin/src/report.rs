@@ -310,8 +310,8 @@ pub fn runs(process: &ProcessStats) -> String {
     }
 }
 
-/// Returns true if the process has written its figures recently, so it must be running and able to reach the
-/// database.
+/// Returns true if the process has not ended, and has written its figures recently. It then runs, and
+/// reaches the database.
 fn is_alive(process: &ProcessStats) -> bool {
     !process.ended && process.silent_for < SILENT_AFTER
 }

@@ -177,7 +177,8 @@ impl TriggerOptions {
     }
 }
 
-/// The beginning of the migration, which says what it needs.
+/// Returns the comment at the beginning of a migration. It says what the migration does, and what has to exist
+/// before.
 fn head(engine: Engine, table: &str, is_drop: bool) -> String {
     let table = table.replace(char::is_control, " ");
     if is_drop {

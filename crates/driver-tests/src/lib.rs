@@ -1,5 +1,5 @@
-//! The contract between Perennial and a driver of its database, as tests. Each of them says what the driver
-//! has to do with a single statement. A driver should pass all of them before a site uses it.
+//! The contract between Perennial and a driver of its database, as tests. Each test checks how the driver
+//! carries out single statements. A driver should pass all of them before a site uses it.
 //!
 //! The tests of a driver are one call of [`contract!`], with a function that makes an empty database:
 //!

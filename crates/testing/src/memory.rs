@@ -110,8 +110,8 @@ impl Memory {
         rows.apply(call, now)
     }
 
-    /// Returns the wall-clock time of a process whose clock agreed with the store's until the store's clock was
-    /// [moved](Self::move_clock).
+    /// Returns the time of a wall clock that [`move_clock`](Self::move_clock) does not move. A process with
+    /// this clock and the store agree only until the store's clock is moved.
     pub fn simulated_wall_clock(&self) -> SystemTime {
         let start = Duration::from_micros(EPOCH.unsigned_abs());
         SystemTime::UNIX_EPOCH + start + self.start.elapsed()

@@ -217,8 +217,8 @@ fn values(row: &SimpleQueryRow) -> Row {
     let values = (0..row.len()).map(|column| match row.try_get(column) {
         Ok(Some(text)) => Value::PostgresText(text.to_owned()),
         Ok(None) => Value::Null,
-        // In a database with the encoding SQL_ASCII, a text may be invalid UTF-8. tokio-postgres does not
-        // hand out its bytes, so another invalid text stands in for it.
+        // In a database with the encoding SQL_ASCII, a text may be invalid UTF-8. The text is read here
+        // as a `&str`, which fails then, so another invalid text stands in for it.
         Err(_) => Value::Bytes(vec![0xff].into()),
     });
     Row::new(values.collect())

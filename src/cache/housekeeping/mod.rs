@@ -32,7 +32,8 @@ impl Housekeeping {
         let now = environment.now();
         let due = Due {
             capacity: now,
-            // A process that lives for less than a minute, such as a command, does not prune.
+            // The first pruning comes after a minute, or sooner if the interval is shorter. So a process that
+            // lives for a moment only, such as a command, does not prune.
             prune: now + interval.min(60 * SYNC_INTERVAL),
         };
         Self {

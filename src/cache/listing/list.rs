@@ -168,8 +168,9 @@ impl Listing {
         (row.name, entry)
     }
 
-    /// Returns the resources without a version that this process knows and whose names lie between
-    /// these two. Their responses are not stored (hit-for-pass), or their regeneration has failed.
+    /// Returns the resources that this process knows and that have no version, if their names lie
+    /// between `from` and `until`. Their responses are not stored (hit-for-pass), or their
+    /// regeneration has failed.
     fn not_stored(&self, from: &str, until: Option<&str>) -> Vec<(String, Entry)> {
         let now = self.environment.now();
         let known = self.memory.without_version().into_iter();

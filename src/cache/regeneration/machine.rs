@@ -112,7 +112,7 @@ use crate::{
 /// What the driver tells the machine.
 #[derive(Debug)]
 pub(crate) enum Input<B> {
-    /// The process now knows all invalidations that were made before it started.
+    /// The process now knows all invalidations that were made before the process started.
     Start,
     /// [`Action::TakePermit`] has ended. If no permit was given, the process has as many regenerations under
     /// way as its settings allow.

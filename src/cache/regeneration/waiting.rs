@@ -111,7 +111,8 @@ impl<B: Clone> Progress<B> {
                         }
                         soft
                     }
-                    // Another process may generate the version that this visitor waits for.
+                    // Another process may be generating the version that this visitor waits for. So the wait is
+                    // at least as long as the statement that reads it may take.
                     (Freshness::Expired, true)
                         if visitor.min_epoch > Epoch::NONE && !*generating =>
                     {

@@ -163,7 +163,8 @@ pub(super) fn is_routed(parts: &Parts) -> bool {
 #[inline]
 pub(super) fn key_of_original<'a>(parts: &Parts, seen: Cow<'a, str>) -> Cow<'a, str> {
     let original = original_uri(parts);
-    // Without a router the path has its normal form already.
+    // Without axum's router, the original path is the one that the service sees, and `seen` has it in its
+    // normal form.
     if std::ptr::eq(original, &parts.uri) {
         return seen;
     }

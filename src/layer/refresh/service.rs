@@ -132,10 +132,10 @@ where
 }
 
 impl<S> RefreshService<S> {
-    /// Returns the version with holes that a visitor gets from memory. In this case, which is the most frequent
-    /// one, the service does not need the request, so the functions of the holes get it without a copy. In all
-    /// other cases, returns the key if it was determined, so that the application's functions, which the key
-    /// comes from, are not called a second time.
+    /// Returns the version with holes that a visitor gets from memory. If there is such a version, which is the
+    /// most frequent case, the service does not get the request, so the functions of the holes can have it
+    /// without a copy. If there is none, returns the key, so that the application's functions which made it are
+    /// not called a second time.
     fn hit_to_fill(&self, parts: &Parts) -> Result<Arc<Version>, Option<KnownResource>> {
         let layer = &self.0.layer;
         let is_visitors = OwnRequest::of(&parts.extensions).is_none()

@@ -268,8 +268,8 @@ impl Oracle<'_> {
                 });
             }
             What::Arrived { visit, key } => {
-                // A sync may still be running for an earlier request, such as one that regenerates on
-                // demand.
+                // A sync may still be running for an earlier request, for example for a call of
+                // `regenerate`, and then the process does not count as paused.
                 let paused = process.open.is_none()
                     && !self.visits.values().any(|it| it.process == number)
                     && process.acted.is_none_or(|acted| acted + OVERDUE <= at);

@@ -222,7 +222,7 @@ const MYSQL: DialectRules = DialectRules {
         MySql(1047),
     ],
     // ER_CANT_EXECUTE_IN_READ_ONLY_TRANSACTION; ER_TABLE_NOT_LOCKED_FOR_WRITE, ER_TABLE_NOT_LOCKED:
-    // somebody has locked other tables
+    // the session has locked tables, and not these ones, or only for reading
     unsuitable_session: &[MySql(1792), MySql(1099), MySql(1100)],
     guard_failure: IN_TRANSACTION,
     // ER_TOO_BIG_ROWSIZE, ER_NET_PACKET_TOO_LARGE, ER_TRUNCATED_WRONG_VALUE_FOR_FIELD,

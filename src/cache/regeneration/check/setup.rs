@@ -118,8 +118,8 @@ pub(crate) enum Mutant {
     UnreadableHidden,
     /// The driver says that a version which it cannot decode is stale, while it is fresh.
     OtherCodeIsStale,
-    /// The driver hides that somebody demands this regeneration, so that the caller waits only as
-    /// long as a visitor would.
+    /// The driver does not tell the machine that a caller of `regenerate` demands this
+    /// regeneration. The caller would then wait only as long as a visitor.
     DemandForgotten,
 }
 

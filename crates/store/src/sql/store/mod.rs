@@ -303,8 +303,8 @@ impl SqlStore {
     }
 
     /// Examines the rows that `next` selects, which are the next ones after `from`, and removes those that can
-    /// be pruned. Returns the examined rows, and the last of their names that can be read. The next call begins
-    /// after that name.
+    /// be pruned. Returns the examined rows, and the name after which the next call begins. That is the last
+    /// name which is valid, because other programs may have written names that are not.
     async fn prune(
         &self,
         [next, remove]: [&PerDialect; 2],
