@@ -125,6 +125,14 @@ async fn network_in_front_learns_the_tags_of_the_layer_the_handler_and_the_parts
             .layer(layer().tag("books").cdn_tags(CdnTags::CacheTag)),
         )
         .route(
+            "/returned",
+            route(async || {
+                let tags: Tags = (0..300).map(|n| format!("book-{n}")).collect();
+                (tags, "depends on everything, too")
+            })
+            .layer(layer().tag("books").cdn_tags(CdnTags::CacheTag)),
+        )
+        .route(
             "/long",
             route(async || (Tags::new("x".repeat(17 << 10)), "a page"))
                 .layer(layer().cdn_tags(CdnTags::CacheTag)),
@@ -144,6 +152,7 @@ async fn network_in_front_learns_the_tags_of_the_layer_the_handler_and_the_parts
             ("/usual", get(&app, "/usual").await),
             ("/none", get(&app, "/none").await),
             ("/many", get(&app, "/many").await),
+            ("/returned", get(&app, "/returned").await),
             ("/long", get(&app, "/long").await),
         ] {
             assert_eq!(reply.header("cache-tag"), "", "{path}");

@@ -22,7 +22,6 @@ use crate::{
     },
     clock::micros,
     event::Reason,
-    extensions::Tags,
     holes::HolePlaces,
     http::cdn_tags::CdnTags,
     ordered::assert_no_lock_is_held,
@@ -135,13 +134,11 @@ impl Driver {
                         Page::last_modified(&response, fence, before, dated_before)
                     });
                     let Snapshot { epoch, revision } = snapshot;
-                    let tags: Tags = said.get().cloned().unwrap_or_default();
-                    let Tags(tags) = tags.and(inherited.tags.iter());
                     let metadata = Metadata {
                         epoch: inherited.limit_epoch(epoch),
                         sightings,
                         revision,
-                        tags,
+                        tags: inherited.tags.iter().cloned().collect(),
                         refresh_after: inherited.refresh_after,
                         expire_after: inherited.expire_after(),
                         parts_fresh_for: inherited.fresh_for().filter(|_| !policy.outlives_parts),

@@ -186,7 +186,8 @@ where
     if !has_holes {
         stored::validate(&mut response, &added);
     }
-    response.extensions_mut().insert(tags);
+    // As for tags that the handler has added itself, there is a limit to their number.
+    generation.tag(tags.iter().cloned().collect::<Vec<_>>());
     Generated::Content(response)
 }
 
