@@ -1,5 +1,6 @@
 //! What a handler says about its response, in the response's extensions: its tags, and the times after which it
-//! is stale or expired. The layer removes these extensions before anybody else sees the response.
+//! is stale or expired. A layer that stores a page removes these extensions from the response. If the request
+//! bypasses the cache, they stay.
 //!
 //! With the feature `axum`, a handler returns them together with its response, in the same way as headers.
 

@@ -1,5 +1,6 @@
-//! The mode of a site: on, off, or for development. A mode changes policies and nothing else; see
-//! `Cache::applied`.
+//! The mode of a site: on, off, or for development. A mode changes the policies (`Cache::applied`).
+//! `off` also makes layers pass every request on, and `development` also takes the revision from
+//! the executable and compares pages.
 
 use std::{env, fs, time::SystemTime};
 

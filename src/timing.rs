@@ -1,5 +1,5 @@
-//! The durations of a site, each with its reason. No other module has a duration of its own. Defaults of a
-//! policy are written down in the documentation, which `site/builder/tests.rs` compares with these.
+//! The durations of a site, each with its reason. Other modules take their durations from here. Defaults
+//! of a policy are written down in the documentation, which `site/builder/tests.rs` compares with these.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! The site's commands: invalidate and purge.
 //!
 //! Each command is stored for all processes first, and then carried out in this one. A command that has
-//! returned successfully is in the database; one whose caller has left goes on in a task of its own, for which
-//! a shutdown waits.
+//! returned successfully is in the database. The invalidation after a response goes on in a task of its own if
+//! its caller leaves, and a shutdown waits for that task. Other commands stop when they are dropped.
 
 use std::sync::Arc;
 

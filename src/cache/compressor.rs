@@ -1,4 +1,5 @@
-//! Compresses pages in memory, after they have been served uncompressed for the first time.
+//! Compresses pages that have come into memory. Until a page is compressed, it is served
+//! uncompressed.
 //!
 //! A process compresses one page at a time, so that the other cores stay free for visitors. There is no queue:
 //! if another page is being compressed, nothing happens, and a later request for the page tries again.

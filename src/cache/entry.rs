@@ -177,7 +177,7 @@ pub(crate) enum Pause {
 
 impl Pause {
     /// Returns true if this pause also applies to a visitor who does not accept the old version. Such a
-    /// visitor waits, and does not start a regeneration before the pause is over.
+    /// visitor starts no regeneration either before the pause is over.
     fn holds_for(self, visitor: &Visitor) -> bool {
         match self {
             Self::Busy => !visitor.has_permit,

@@ -1,8 +1,8 @@
 //! The metadata of a version: what decisions need to know about it in addition to its age.
 //!
 //! [`Metadata`] is what the store keeps, in columns and a JSON document. [`Meta`] is what memory keeps: the
-//! same data, and some values that this process has computed from them once, such as the names by which the
-//! version can be invalidated. If the metadata of a version cannot be read, the version is not used, and is
+//! same data, and some values that this process has computed from them once, such as the age at which the
+//! version is verified. If the metadata of a version cannot be read, the version is not used, and is
 //! generated anew.
 
 use std::{
@@ -206,7 +206,8 @@ impl Meta {
         Self::new(key, stored)
     }
 
-    /// Returns a copy that shares no reference counter with this one, except for those of its tags.
+    /// Returns a copy that shares no reference counter with this one, except for those of its tags,
+    /// parts and holes, to which no hit of a page without holes writes.
     pub(crate) fn copied(&self) -> Self {
         Self {
             key: self.key.clone(),

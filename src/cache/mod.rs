@@ -407,10 +407,10 @@ impl Cache {
     }
 
     /// Invalidates a resource, and visits it as a visitor who demands a regeneration. If a regeneration is
-    /// under way already, here or in another process, the visit waits for it, for the policy's `timeout` at
-    /// most, and then runs a regeneration of its own. In four cases the answer may still be older than the
-    /// invalidation: after a failure, in a cooldown, while the database fails, and after that time. The next
-    /// visit then regenerates the page.
+    /// under way already, here or in another process, the visit waits for it, for the policy's
+    /// `generator_timeout` at most, and then runs a regeneration of its own. In four cases the answer may
+    /// still be older than the invalidation: after a failure, in a cooldown, while the database fails, and
+    /// after that time. The next visit then regenerates the page.
     pub(crate) async fn regenerate(
         &self,
         key: &str,

@@ -124,8 +124,8 @@ pub enum Event {
         /// The reason.
         reason: Bypass,
     },
-    /// An operation has failed in the database. The event is emitted once; further failures are
-    /// silent until [`DatabaseBack`](Self::DatabaseBack).
+    /// An operation has failed in the database. For each kind of operation, the event is emitted
+    /// once, and then not again until [`DatabaseBack`](Self::DatabaseBack) for the same kind.
     #[non_exhaustive]
     DatabaseUnavailable {
         /// The operation, such as `probe`.

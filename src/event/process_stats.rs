@@ -54,6 +54,8 @@ pub struct MinuteStats {
     pub requests: u64,
     /// The requests that were [hits](Served::Hit).
     pub hits: u64,
+    /// The requests that were answered at once with an old version ([stale](Served::Stale)).
+    pub stale: u64,
     /// The requests that no stored version answered: they were [generated](Served::Generated),
     /// [collapsed](Served::Collapsed), [failed](Served::Failed) or [unavailable](Served::Unavailable). They waited
     /// for a generation, except for those that were refused at once during a cooldown.
@@ -86,6 +88,7 @@ impl LastHour {
             minute,
             requests: Served::all().map(|served| stats.requests(served)).sum(),
             hits: stats.requests(Served::Hit),
+            stale: stats.requests(Served::Stale),
             waited: waited.map(|served| stats.requests(served)).iter().sum(),
             regenerations: stats.ended(),
             failures: failed
@@ -103,6 +106,7 @@ impl LastHour {
         if let Some(last) = self.minutes.back_mut() {
             last.requests += now.requests - before.requests;
             last.hits += now.hits - before.hits;
+            last.stale += now.stale - before.stale;
             last.waited += now.waited - before.waited;
             last.regenerations += now.regenerations - before.regenerations;
             last.failures += now.failures - before.failures;
@@ -117,7 +121,7 @@ impl LastHour {
     }
 
     /// Returns the minutes in which something happened, as numbers in the order of the fields.
-    pub(crate) fn rows(&self) -> Vec<[u64; 6]> {
+    pub(crate) fn rows(&self) -> Vec<[u64; 7]> {
         let busy = self
             .minutes
             .iter()
@@ -127,6 +131,7 @@ impl LastHour {
                 it.minute,
                 it.requests,
                 it.hits,
+                it.stale,
                 it.waited,
                 it.regenerations,
                 it.failures,
@@ -146,7 +151,7 @@ pub(crate) struct Figures {
     pub(crate) ended: bool,
     pub(crate) stats: Stats,
     /// See [`LastHour::rows`].
-    pub(crate) last_hour: Vec<[u64; 6]>,
+    pub(crate) last_hour: Vec<[u64; 7]>,
     /// Their times are counted back from the writing of the row.
     pub(crate) failures: Vec<FailedRegeneration>,
 }
@@ -164,10 +169,19 @@ impl ProcessStats {
         let figures: Figures = serde_json::from_str(&row.figures).ok()?;
         let last_hour = figures.last_hour.into_iter();
         let last_hour = last_hour.map(
-            |[minute, requests, hits, waited, regenerations, failures]| MinuteStats {
+            |[
                 minute,
                 requests,
                 hits,
+                stale,
+                waited,
+                regenerations,
+                failures,
+            ]| MinuteStats {
+                minute,
+                requests,
+                hits,
+                stale,
                 waited,
                 regenerations,
                 failures,

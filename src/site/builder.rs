@@ -1,5 +1,6 @@
-//! The settings of a site, and how it is opened. All checks of settings are in [`Builder::checked`], so that
-//! `open` returns a single error for a setting that cannot be used, and the error says what to write.
+//! The settings of a site, and how it is opened. [`Builder::checked`] checks the settings, except for the
+//! table prefix and `listen`, which are checked where the database is opened. The error says which setting
+//! cannot be used, and what to write.
 
 use std::{sync::Arc, time::Duration};
 

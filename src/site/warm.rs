@@ -44,9 +44,10 @@ pub struct Warmed {
     /// The path or URI that was given.
     pub path: String,
     /// How the layer has answered. After [`Served::Hit`], [`Served::Generated`] and [`Served::Collapsed`], a
-    /// fresh version is in the database and, if there is room for it, in the memory of this process. `Err`
-    /// means that the given string is not a path, that there is no layer around the route, or that the service
-    /// has failed or panicked.
+    /// fresh version is in the memory of this process, if there is room for it. It is also in the database,
+    /// unless the database has failed or another revision's page is kept there. `Err` means that the given
+    /// string is not a path, that there is no layer around the route, or that the service has failed or
+    /// panicked.
     pub result: Result<Served, Error>,
 }
 

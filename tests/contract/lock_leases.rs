@@ -68,8 +68,8 @@ async fn lease_whose_runtime_has_ended_or_stands_still_is_lost_when_it_ends() {
             let runtime = tokio::runtime::Builder::new_current_thread();
             let runtime = { runtime }.enable_all().build().expect("a runtime");
             let lease = runtime.block_on(locks.try_lock(format!("{ends}")));
-            // The runtime in which the lease was leaked is not driven any more, so the lease is not
-            // extended.
+            // The runtime in which the lock was taken has ended, or nobody drives it any more, so
+            // the lease is not extended.
             (lease, (!ends).then_some(runtime))
         })
         .join()

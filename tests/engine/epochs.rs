@@ -297,8 +297,8 @@ async fn a_revision_that_cannot_be_stored_keeps_no_stored_page_back() {
             let begun = Instant::now();
             let reply = get(address, path).await;
             assert_eq!(reply.status, 200);
-            // The request waits until the first write to the database has failed, and then for the
-            // soft timeout of the regeneration.
+            // The request waits for the first write to the database, no longer than the site's
+            // patience, and then for the soft timeout of the regeneration.
             assert!(
                 begun.elapsed() < Duration::from_secs(2),
                 "{hangs}: {:?}",

@@ -59,7 +59,7 @@ async fn page_that_has_ended_is_served_by_no_process_even_if_its_generator_fails
     for app in [&app, &other, &process().1] {
         assert_eq!(get(app, "/").await.status, StatusCode::GONE);
     }
-    // The site's retention has ended as well, so nothing keeps the row.
+    // The site's retention, which is much longer, does not keep the row beyond the page's end.
     let entry = site
         .entry("/")
         .await

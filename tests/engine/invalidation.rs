@@ -212,8 +212,8 @@ async fn a_new_revision_makes_older_content_stale_once() {
     );
     assert_eq!(process("2").run("/p").await, 2);
 
-    // In the end, each of the two revisions serves its own page, and it does not matter which one generates
-    // first.
+    // The two revisions come to rest after one or two generations, and it does not matter which of them
+    // generates first.
     for (invalidator, other) in [(&old, &new), (&new, &old)] {
         let before = origin.begun();
         invalidator.site.invalidate("/p").await.expect("is done");

@@ -135,8 +135,8 @@ async fn change_that_is_named_or_has_no_name_is_none() {
     for path in ["/1", "/2", "/3", "/untagged"] {
         shop.visit(path).await;
     }
-    // The first price is invalidated by this process, and the second one by a trigger, at the moment at which
-    // the page is regenerated because of its age.
+    // The tag of the first page is invalidated by this process. That of the second page is invalidated by a
+    // trigger, at the moment at which the page is regenerated because of its age.
     shop.price.store(12, SeqCst);
     shop.site
         .invalidate_tag("product-1")

@@ -443,8 +443,8 @@ async fn invented_epochs_cost_a_statement_a_second_and_regenerate_nothing() {
         // If nothing waits, time passes nevertheless.
         sleep(Duration::from_millis(1)).await;
     }
-    // The process sends one sync each second, and one whenever a cookie has an epoch that the process has
-    // not heard of.
+    // The process sends one sync each second. Cookies with epochs that it has not heard of cause at most
+    // one more each second, however many there are.
     let statements = process.statements.take();
     assert!(
         statements["sync"] <= 22 && statements.len() == 1,

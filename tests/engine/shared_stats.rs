@@ -148,10 +148,16 @@ async fn requests_that_waited_are_counted_apart() {
     advance(11 * SECOND).await;
     let processes = site.processes().await.expect("answers");
     let minutes = processes[0].last_hour.iter();
-    let figures = minutes.fold([0; 3], |[requests, hits, waited], it| {
-        [requests + it.requests, hits + it.hits, waited + it.waited]
+    let figures = minutes.fold([0; 4], |[requests, hits, stale, waited], it| {
+        let waited = waited + it.waited;
+        [
+            requests + it.requests,
+            hits + it.hits,
+            stale + it.stale,
+            waited,
+        ]
     });
-    assert_eq!(figures, [4, 1, 2]);
+    assert_eq!(figures, [4, 1, 1, 2]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -118,7 +118,8 @@ async fn crawler_of_unknown_paths_leaves_the_rows_of_two_hours() {
     let twice = twice.await;
     assert!(twice.pages <= 6 * KEYS, "{}", twice.pages);
     assert!(twice.locks <= 6 * KEYS, "{}", twice.locks);
-    // The keys of the crawler do not affect the site's real page, which was generated twice a day.
+    // The keys of the crawler do not affect the site's real page, which was generated once a day,
+    // in two weeks.
     assert_eq!(site.shared.generations("/real"), 14);
 }
 

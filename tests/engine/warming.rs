@@ -199,7 +199,7 @@ async fn fresh_page_is_regenerated_and_a_failure_is_reported() {
     assert_eq!(b.regenerate("/p").await, Some(Served::Generated));
     assert_eq!(b.run("/p").await, 3);
 
-    // `regenerate` must not be content with a version that was generated before the call.
+    // `regenerate` must not be content with a version whose generation began before the call.
     origin.hold();
     b.site.invalidate("/p").await.expect("is done");
     let crowd = Crowd::visit(1, &[b.address], "/p");

@@ -98,7 +98,7 @@ async fn response_that_is_old_on_arrival_ages_from_its_date() {
     let (before, soon) = (("date", &*before), ("expires", &*soon));
     let hour = ("cache-control", "max-age=3600");
     // Each case has the head of a response, the expected interval, and the expected age in seconds.
-    // The real age may be up to a minute less.
+    // The real age may be up to a minute more.
     for (head, fresh, age) in [
         (vec![before, soon], 600, 3000),
         (vec![before, hour], 600, 3000),

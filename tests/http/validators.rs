@@ -329,8 +329,9 @@ async fn resumed_download_gets_bytes_of_no_other_version() {
             assert_eq!(refused.header("cache-control"), "no-store");
         }
     }
-    // The database's clock is ahead of this machine's, so the date of the version would be in the future.
-    // The response therefore has no `Last-Modified`, and the condition is ignored (§13.1.4).
+    // By the store's clock, the new version is not later than the `Date` that the version before it has
+    // by this machine's clock. So the response has no `Last-Modified`, and the condition is ignored
+    // (§13.1.4).
     assert_eq!(site.get(&[]).await.header("last-modified"), "");
     for condition in [("if-unmodified-since", date), ("if-range", tag)] {
         let whole = site.get(&[range, condition]).await;

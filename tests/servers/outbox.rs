@@ -371,8 +371,8 @@ mod servers {
             _ => "UPDATE perennial_schema SET version = version + 1 WHERE id = 2",
         };
         let open = db.uncommitted(counter).await;
-        // Both processes need a first version of the page. While the statement below waits, the process
-        // that does not generate it hears of the other's version.
+        // Both processes need a first version of the page. While a process waits for the locked
+        // counter, the one that does not generate the page hears of the other's version.
         write(&db, "1", "purged_tag:other").await;
         let mut visits = tokio::task::JoinSet::new();
         let begun = Instant::now();

@@ -141,8 +141,8 @@ async fn publish_during_a_takeover_is_refused(db: Db) {
     ask(&*store, Release::new(&first, Duration::ZERO)).await;
     let late = lock(&*store, "a", LEASE).await;
     for renews in [true, false] {
-        // The lease has expired, and another process has carried out the statements of a takeover, without
-        // committing them yet.
+        // Another process has carried out the statement of a takeover, as it would after the lease has
+        // expired, and has not committed it yet.
         let takeover = db
             .uncommitted(
                 "UPDATE perennial_lock SET owner = 'next', fence = fence + 1 WHERE name = 'a'",

@@ -133,7 +133,7 @@ async fn lose(folder: &Folder, loss: Loss) {
     };
     match loss {
         Loss::Garbage => {
-            // Shared memory is left alone. SQLite trusts its content, so random bytes there would
+            // Shared memory is left alone. SQLite trusts its content, so other bytes there would
             // make it map more and more memory.
             let on_disk = |file: &PathBuf| !file.to_string_lossy().ends_with("-shm");
             for file in files(folder).into_iter().filter(on_disk) {

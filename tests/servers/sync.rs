@@ -83,7 +83,7 @@ fn a_runtime_that_ends_takes_no_question_with_it() {
     let app = origin.router().layer(site.layer(Refresh::every(LONG)));
     first.block_on(get(&app, "/p"));
     std::thread::sleep(Duration::from_millis(1200));
-    // A sync is due. It is started in a runtime that is not driven any more, so it never ends.
+    // A sync is due. It is started in a runtime that nobody drives, so its task never runs.
     let second = runtime();
     {
         let _entered = second.enter();

@@ -45,7 +45,7 @@ async fn invalidation_is_committed_or_rolled_back_with_its_transaction(db: Db) {
             assert_eq!([a.run("/a").await, b.run("/a").await], [run; 2]);
 
             // In the first round, the author's own process applies the invalidation at once. In the
-            // second one, each process applies it in its next sync.
+            // second one, some process applies it in its next sync.
             let mut last = run;
             for at_once in [true, false] {
                 let mut transaction = pool.begin().await.expect("begins");

@@ -17,6 +17,8 @@ pub struct LastHour {
     pub requests: u64,
     /// Those of them that were hits.
     pub hits: u64,
+    /// The requests that were answered at once with an old version.
+    pub stale: u64,
     /// The requests that no stored version answered. See [`MinuteStats::waited`].
     pub waited: u64,
     /// The regenerations that have ended.
@@ -55,6 +57,7 @@ impl LastHour {
         Self {
             requests: total.requests,
             hits: total.hits,
+            stale: total.stale,
             waited: total.waited,
             regenerations: total.regenerations,
             failures: total.failures,
@@ -83,6 +86,7 @@ impl LastHour {
 fn add(sum: &mut MinuteStats, minute: &MinuteStats) {
     sum.requests += minute.requests;
     sum.hits += minute.hits;
+    sum.stale += minute.stale;
     sum.waited += minute.waited;
     sum.regenerations += minute.regenerations;
     sum.failures += minute.failures;

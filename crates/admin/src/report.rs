@@ -283,6 +283,7 @@ pub fn size(bytes: u64) -> String {
 pub fn time(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
+        0 if time < Duration::from_millis(1) => "< 1 ms".to_owned(),
         0 => format!("{} ms", time.as_millis()),
         1..10 if time.subsec_millis() >= 100 => {
             format!("{seconds}.{} s", time.subsec_millis() / 100)

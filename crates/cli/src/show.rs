@@ -45,7 +45,12 @@ pub(crate) fn summary(report: Report) {
     print::line("");
     let hour = &report.last_hour;
     let ratio = hour.hit_ratio().map_or_else(String::new, |ratio| {
-        format!(", {:.1} % hits", 100.0 * ratio)
+        let stale = hour.stale as f64 / hour.requests as f64;
+        format!(
+            ", {:.1} % hits, {:.1} % old at once",
+            100.0 * ratio,
+            100.0 * stale
+        )
     });
     let a_second = rate(hour.last_full_minute().requests, 60);
     let store = match report.store_capacity {

@@ -341,7 +341,8 @@ pub async fn a_purge_is_forgotten_only_when_no_entry_is_older(db: impl TestDatab
 
 pub async fn purge_distinguishes_keys_with_a_common_beginning(db: impl TestDatabase) {
     let store = db.store().await;
-    // In the collations of some languages `#` is ignored, and `a` and `A` are equal.
+    // In the collations of some languages `#` has little weight in the order, and `a` and `A` are
+    // equal.
     let (of, others) = (
         [
             "/b",

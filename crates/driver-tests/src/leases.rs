@@ -212,7 +212,8 @@ pub async fn equal_names_of_different_kinds_are_different_locks(db: impl TestDat
                 assert!(ask(&*store, Release::new(lease, LEASE)).await);
             }
         }
-        // The row that marks work as done has no owner, so it is not listed as a lock that is held.
+        // A row that marks work as done, and has no owner, is not listed. A lock of another kind
+        // without an owner is.
         let held = ask(&*store, Held {}).await;
         assert!(held.iter().map(|row| row.kind).eq([LockKind::Housekeeping]));
         assert!(ask(&*store, BreakLock::new(&leases[0].name, None)).await);

@@ -21,7 +21,7 @@
 //!
 //! Each test gets a database of its own. `contract!` makes a module for each part of the contract, and in it a
 //! test for each function, so that `cargo test leases::` runs one part. The tests take a few seconds, and fail if
-//! they take more than two minutes. Your package needs `tokio` with the features `macros` and `rt-multi-thread`.
+//! they take more than four minutes. Your package needs `tokio` with the features `macros` and `rt-multi-thread`.
 //!
 //! Some things the tests cannot see, so the author of a driver has to take care of them: whether an
 //! error is [late](perennial_store::driver::DriverError::late) or
@@ -147,7 +147,7 @@ impl TestDatabase for OfDriver {
 
 /// Fails if a test hangs.
 #[doc(hidden)]
-pub async fn within_two_minutes(test: impl Future<Output = ()>) {
+pub async fn within_the_limit(test: impl Future<Output = ()>) {
     let ended = tokio::time::timeout(2 * HANG, test).await;
     ended.expect("the test hangs: see which call never ends");
 }
@@ -195,7 +195,7 @@ macro_rules! contract_of {
                     #[tokio::test(flavor = "multi_thread")]
                     async fn $test() {
                         if let Some(database) = $database().await {
-                            $crate::within_two_minutes($crate::$part::$test(database)).await;
+                            $crate::within_the_limit($crate::$part::$test(database)).await;
                         }
                     }
                 )*

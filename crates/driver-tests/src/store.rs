@@ -84,7 +84,7 @@ pub fn content(body: &str) -> Response<Bytes> {
     content
 }
 
-/// Returns an entry with this content, whose interval is an hour.
+/// Returns an entry with this content, with an interval of a minute and a retention of an hour.
 pub fn entry(content: &Response<Bytes>) -> NewEntry {
     NewEntry {
         content: content.clone(),

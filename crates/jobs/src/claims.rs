@@ -314,8 +314,8 @@ impl Claim {
     /// # Errors
     ///
     /// The database fails: roll back. [`Invalid`](crate::ErrorKind::Invalid): the connection is in no
-    /// transaction. On MySQL and MariaDB the driver has to know of the transaction. sqlx knows of those that
-    /// were begun by `begin`.
+    /// transaction. On MySQL, the driver has to know of the transaction. sqlx knows of those that were begun
+    /// by `begin`.
     ///
     /// # Cancel safety
     ///

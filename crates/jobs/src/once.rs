@@ -182,8 +182,8 @@ impl Once {
     ///
     /// The database fails, or another transaction has held the name for too long: roll back.
     /// [`Invalid`](crate::ErrorKind::Invalid): the connection is in no transaction, or the store is not in an
-    /// SQL database. On MySQL and MariaDB, the driver has to know of the transaction. sqlx knows of those that
-    /// were begun by `begin`.
+    /// SQL database. On MySQL, the driver has to know of the transaction. sqlx knows of those that were begun
+    /// by `begin`.
     ///
     /// # Cancel safety
     ///

@@ -116,7 +116,8 @@ async fn page_follows_a_transaction_of_the_application_if_it_commits() {
             transaction.rollback().expect("is rolled back");
         }
         invalidation.committed().await.expect("is applied");
-        // The author gets the new version. The next visitor may still have to wait for it.
+        // The next visitor waits for the new version for a second at most, and may still get the
+        // old one.
         while visit(&app).await != price {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }

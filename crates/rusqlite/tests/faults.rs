@@ -185,7 +185,8 @@ async fn warm_pages_are_served_and_cold_ones_generated_whatever_happens_to_the_f
             visitors.spawn(async move { visit(&app, "/cold").await });
         }
         visitors.join_all().await;
-        // The visitors may come one after the other, so the page may be generated twice.
+        // If the visitors come one after the other, the first one starts a generation, and its
+        // version is fresh for all others.
         let runs = shop.begun() - before;
         assert!((1..=2).contains(&runs), "{loss:?}: {runs} generations");
     }
@@ -201,8 +202,8 @@ fn lose(shop: &Shop, loss: Loss) {
                     std::fs::remove_file(file).expect("removes");
                     continue;
                 }
-                // SQLite trusts the content of its shared memory file. If that were overwritten with random
-                // bytes, it would map more and more memory.
+                // SQLite trusts the content of its shared memory file. If that were overwritten, it would
+                // map more and more memory.
                 if file.to_string_lossy().ends_with("-shm") {
                     continue;
                 }

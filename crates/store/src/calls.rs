@@ -224,8 +224,9 @@ calls! {
 
     /// Gives epochs to the committed rows of the outbox with these ids, of which there may be up to
     /// [`MAX_NAMES`]: it stores the invalidations of their names, as [`Invalidate`] does, and then removes the
-    /// rows. Rows that do not exist, are not committed, or are locked by somebody else are left out. A row that
-    /// cannot be stored does not hold up the others.
+    /// rows. Rows that do not exist or are not committed are left out. A row that somebody else has locked is
+    /// left out on PostgreSQL; on the other databases it may get an epoch now, and is then reported as left. A
+    /// row that cannot be stored does not hold up the others.
     ///
     /// The call may be repeated, and two processes may make the same call at the same time. On databases other
     /// than PostgreSQL a name may then get two epochs, which makes its pages stale twice.

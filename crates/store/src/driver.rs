@@ -280,7 +280,8 @@ impl Row {
         }
     }
 
-    /// Returns the bytes of a column, or `None` if it is NULL. For a text column, these are its UTF-8 bytes.
+    /// Returns the bytes of a column, or `None` if it is NULL. For a text column, these are its UTF-8 bytes;
+    /// a [`PostgresText`](Value::PostgresText) has to be in PostgreSQL's hexadecimal form of `bytea`.
     ///
     /// # Errors
     ///

@@ -42,8 +42,8 @@ pub struct Unused {
 pub struct Pruned {
     /// The name of the last entry that this call has examined.
     pub last: String,
-    /// The smallest epoch of the entries that this call has examined and not removed. If there are none, it is
-    /// [`Epoch::MAX`].
+    /// The smallest epoch of the entries that this call has examined, including those that it has removed. If
+    /// there are none, it is [`Epoch::MAX`].
     pub oldest: Epoch,
 }
 

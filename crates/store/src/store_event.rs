@@ -22,7 +22,7 @@ pub enum StoreEvent<'a> {
         /// The latest attempt at every operation has succeeded.
         works: bool,
     },
-    /// An operation has failed in the database, after all operations had worked.
+    /// An operation has failed in the database for the first time since it last worked.
     DatabaseUnavailable {
         /// The name of the operation.
         operation: &'static str,

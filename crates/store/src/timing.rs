@@ -1,5 +1,5 @@
-//! The durations of the store, each with its reason, and the pauses between attempts. No other module of the
-//! crate has a duration of its own.
+//! The durations of the store, each with its reason, and the pauses between attempts. Most modules of the
+//! crate take their durations from here.
 
 use std::time::Duration;
 

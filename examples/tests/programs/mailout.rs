@@ -18,8 +18,8 @@ async fn a_mailing_outlives_a_killed_worker(db: Db) {
         output.status.success() && said.contains("worker 1 is killed"),
         "{output:?}"
     );
-    // If the worker was killed between the sending and the commit, its row is sent twice. No other
-    // row may be.
+    // If the worker was killed after it had sent a row and before it had completed it, that row is
+    // sent twice. No other row may be.
     let whole = ["0 not sent, 0 sent twice", "0 not sent, 1 sent twice"];
     assert!(whole.iter().any(|whole| said.contains(whole)), "{said}");
 }

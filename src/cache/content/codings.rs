@@ -72,7 +72,8 @@ impl Codings {
         let _ = self.made.set(made);
     }
 
-    /// Returns a copy with buffers of its own, or `None` if the codings are still to be made.
+    /// Returns a copy, or `None` if the codings are still to be made. Whole bodies get buffers of
+    /// their own; the pieces of a page with holes are shared.
     pub(crate) fn copied(&self, modified: Option<LastModified>) -> Option<Self> {
         let made = match self.made.get()? {
             Made::Whole(codings) => {

@@ -224,7 +224,8 @@ impl Version {
 
 impl Version {
     /// Returns a copy for one thread, or `None` for a page that is large, or that is still to be compressed.
-    /// The copy shares with this version nothing that a hit writes to, and no value of the application.
+    /// The copy shares with this version no value of the application, and nothing that a hit of a page
+    /// without holes writes to.
     pub(crate) fn copied(&self) -> Option<Self> {
         let body = &self.page.body;
         if body.plain.body.len() > LARGEST_COPY {

@@ -38,8 +38,8 @@ impl Housekeeping {
         lease.release_after(interval(retention)).await
     }
 
-    /// Removes the versions whose retention is over, and returns the smallest epoch of those that are left.
-    /// Invalidations up to that epoch may go: none of the remaining versions is older.
+    /// Removes the versions whose retention is over, and returns the smallest epoch of all versions that
+    /// were examined. Invalidations up to that epoch may go: none of the remaining versions is older.
     async fn prune_entries(&self) -> Result<Epoch, Error> {
         let (mut oldest, mut after) = (Epoch::MAX, None);
         while let Some(pruned) = self.environment.store.call(PruneEntries { after }).await? {

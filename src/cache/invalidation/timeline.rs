@@ -94,8 +94,8 @@ impl Timeline {
         self.last_request = now;
     }
 
-    /// Returns true if no request has come for a while. The monotonic clock then has to be compared with the
-    /// wall clock.
+    /// Returns true if no request has come for a while. The process may have been suspended meanwhile, so
+    /// its monotonic clock then has to be compared with the machine's uptime.
     pub(super) fn is_first_in_a_while(&self, now: Tick) -> bool {
         now >= self.last_request + SYNC_INTERVAL / 4
     }

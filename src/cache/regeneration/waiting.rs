@@ -2,8 +2,8 @@
 //! visitors see it, and [`Progress::wait`] decides whether to keep waiting. It is a pure function, like the
 //! state machine.
 //!
-//! The promise that is kept here: while a version may be served, only the leader waits, and no longer than the
-//! policy's soft timeout.
+//! The promise that is kept here: while a version may be served, only the leader waits, and no longer than
+//! `leader_wait`, or than the store's patience if that is shorter.
 
 use std::{sync::Arc, time::Duration};
 

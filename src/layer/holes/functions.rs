@@ -136,7 +136,8 @@ impl Fillings {
         }
     }
 
-    /// Returns the filling of a hole that is not streamed. Where it has failed, there is none.
+    /// Returns the filling of a hole that is not streamed. If its function has failed, that is the
+    /// fallback, or `None` without one.
     pub(in crate::layer) fn of(&self, name: &str) -> Option<&str> {
         self.at(self.place(name)?)
     }

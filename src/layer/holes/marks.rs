@@ -54,7 +54,7 @@ pub struct Holes(Arc<Given>);
 
 /// What was given out for one request.
 struct Given {
-    /// [`WORD`] and 128 random bits.
+    /// [`WORD`] and a random UUID.
     secret: String,
     /// The names of the layer's holes.
     names: Arc<[Arc<str>]>,

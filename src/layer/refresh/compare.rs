@@ -24,7 +24,7 @@ use crate::{
     layer::{Holes, body::read, future::oneshot as call},
 };
 
-/// The number of keys for which a process remembers that they have been compared.
+/// The number of keys for which a layer remembers that they have been compared.
 const MOST_KEYS: usize = 10_000;
 
 /// At most this many headers of a request are left out one by one.
@@ -41,7 +41,7 @@ const FORM_HEADERS: [HeaderName; 7] = [
     header::RANGE,
 ];
 
-/// The keys whose pages this process has compared.
+/// The keys whose pages a layer has compared in this process.
 pub(super) type Compared = std::sync::Mutex<HashSet<String>>;
 
 /// A page as a visitor sees it, without what fills its holes.

@@ -552,7 +552,8 @@ impl RefreshLayer {
     /// with `Retry-After`, whose text says when to try again.
     ///
     /// The function gets the time after which another try may succeed. The status should be 503, or another one
-    /// that no cache stores. If `Retry-After` or `Cache-Control: no-store` is missing, the layer adds it.
+    /// that no cache stores. If the response has no `Retry-After`, the layer adds it. If it has no
+    /// `Cache-Control`, the layer adds `no-store`.
     ///
     /// ```
     /// # use http::{Response, StatusCode, header};

@@ -69,7 +69,7 @@ impl OwnRequest {
 
     /// Returns the layer's answer, or `None` if no layer has answered.
     pub(crate) fn served(&self) -> Option<Served> {
-        // Nobody who could be served an old version comes here, so the visitor gets the failure.
+        // A call of `warm` or `regenerate` gets the failure, even if an old version was served.
         if self.answers.has_failed.load(Relaxed) {
             return Some(Served::Failed);
         }

@@ -16,8 +16,9 @@ use super::{
     Admin,
     access::Viewer,
     html::{Failed, page, prose},
+    pages::key_cell,
 };
-use crate::{reason, remedy, time};
+use crate::{reason, remedy};
 
 #[derive(Debug, Default, Deserialize)]
 pub(crate) struct ExplainForm {
@@ -41,9 +42,20 @@ pub(crate) async fn explain(
             html! { p { "Write the path of a page, with its query. The answer is that for a visitor without cookies." } }
         }
         Some(pages) => match admin.site.explain(pages.clone(), &path).await {
-            Ok(Some(explanation)) => shown(&explanation),
+            Ok(Some(explanation)) => shown(&viewer, &explanation),
             Ok(None) => {
-                html! { p { "No layer of the site has answered: none is on the route, there is no such route, an outer middleware answered, or " code { "Admin::pages" } " was given other routes than visitors get." } }
+                html! {
+                    section .card.answer {
+                        p .figure { "not cached" }
+                        p { "No layer of the site has answered. One of these is the reason:" }
+                        ul {
+                            li { "The route has no layer, so its handler answers each request." }
+                            li { "There is no such route." }
+                            li { "A middleware outside of the layer has answered." }
+                            li { "The status page knows other routes (" code { "Admin::pages" } ") than visitors get." }
+                        }
+                    }
+                }
             }
             Err(error) if error.kind() == perennial::ErrorKind::Invalid => {
                 html! { p { (visible(&error.to_string())) } }
@@ -62,14 +74,14 @@ pub(crate) async fn explain(
 }
 
 /// The answer first, then its reason and what to change, and only then what else is known.
-fn shown(explanation: &Explanation) -> Markup {
+fn shown(viewer: &Viewer, explanation: &Explanation) -> Markup {
     let remedy = remedy(explanation);
     html! {
         section .card.answer {
             p .figure { (explanation.served) }
             p { (prose(&reason(explanation))) }
             @if !remedy.is_empty() {
-                h2 { "To change it" }
+                h2 { "To change this" }
                 p { (prose(remedy)) }
             }
         }
@@ -77,9 +89,8 @@ fn shown(explanation: &Explanation) -> Markup {
             h2 { "What is known" }
             table {
                 tr { th scope="row" { "Layer" } td { (visible(&explanation.layer)) } }
-                @if let Some(key) = &explanation.key { tr { th scope="row" { "Key" } td .key { code { (visible(key)) } } } }
+                @if let Some(key) = &explanation.key { tr { th scope="row" { "Key" } (key_cell(viewer, key)) } }
                 @if let Some(version) = &explanation.version {
-                    tr { th scope="row" { "Age" } td { (time(version.age)) ", of an interval of " (time(version.interval)) } }
                     @for (name, texts) in [("Tags", &version.tags), ("Parts", &version.parts), ("Holes", &version.holes)] {
                         @if !texts.is_empty() { tr { th scope="row" { (name) } td { (visible(&texts.join(", "))) } } }
                     }

@@ -74,16 +74,14 @@ fn tiles(report: &Report) -> Markup {
         1 => "1 failure in the last hour".to_owned(),
         many => format!("{many} failures in the last hour"),
     };
-    let ratios = hour
+    let ratios = hour.minutes.iter().map(|it| {
+        let stale = share(it.stale, it.requests);
+        Bar::of(share(it.hits, it.requests) + stale, stale)
+    });
+    let requests = hour
         .minutes
         .iter()
-        .map(|it| Bar::of(share(it.hits, it.requests), 0.0));
-    let requests = hour.minutes.iter().map(|it| {
-        Bar::of(
-            float(it.requests),
-            float(it.requests - it.hits.min(it.requests)),
-        )
-    });
+        .map(|it| Bar::of(float(it.requests), 0.0));
     let regenerations = hour
         .minutes
         .iter()
@@ -95,14 +93,17 @@ fn tiles(report: &Report) -> Markup {
             (tile(
                 "Hit ratio",
                 &hour.hit_ratio().map_or_else(|| "–".to_owned(), |ratio| format!("{:.1} %", 100.0 * ratio)),
-                &format!("of the last hour's {} requests got a fresh page; {} waited for a new one, or failed", hour.requests, hour.waited),
-                &chart("the hit ratio of each minute", ratios, 1.0, "100 %"),
+                &format!(
+                    "of {} requests in the last hour got a fresh page, {:.1} % an old one at once; {} waited or failed",
+                    count(hour.requests), 100.0 * share(hour.stale, hour.requests), count(hour.waited)
+                ),
+                &chart("fresh pages in each minute, old ones above them", ratios, 1.0, "100 %"),
             ))
             (tile(
                 "Requests a second",
                 &rate(latest.requests, 60),
-                "in the last full minute; misses are lighter",
-                &chart("the requests of each minute", requests, float(busiest.unwrap_or(0)), &rate(busiest.unwrap_or(0), 60)),
+                "in the last full minute",
+                &chart("the requests of each minute", requests, float(busiest.unwrap_or(0)), &format!("max {}", rate(busiest.unwrap_or(0), 60))),
             ))
             (tile(
                 "Regenerations a minute",
@@ -112,17 +113,17 @@ fn tiles(report: &Report) -> Markup {
                     "the regenerations of each minute, failures in red",
                     regenerations,
                     float(most.unwrap_or(0)),
-                    &most.unwrap_or(0).to_string(),
+                    &format!("max {}", most.unwrap_or(0)),
                 ),
             ))
             div .tile.card {
                 h2 { "Memory and store" }
                 p .figure { @if is_known { (size(memory.bytes)) } @else { "–" } }
                 (meter("share of the memory", share(memory.bytes, memory.capacity)))
-                p .note { @if is_known { "of " (size(memory.capacity)) " of memory" } @else { (NOT_KNOWN) } }
+                p .note { @if is_known { "in memory, of " (size(memory.capacity)) " in all processes" } @else { (NOT_KNOWN) } }
                 @if let Some(store) = report.store_capacity {
                     (meter("share of the store", share(report.stored_bytes, store)))
-                    p .note { (size(report.stored_bytes)) " of " (size(store)) " of the store" }
+                    p .note { (size(report.stored_bytes)) " in the store, of " (size(store)) }
                 } @else {
                     p .note { (size(report.stored_bytes)) " stored" }
                 }
@@ -161,9 +162,8 @@ fn pages_by_state(report: &Report, base: &str) -> Markup {
             100.0 * share(report.stale, report.pages),
         ),
     ];
-    let text = parts
-        .map(|(state, _, count)| format!("{count} {state}"))
-        .join(", ");
+    let text = parts.map(|(state, _, count)| format!("{count} {state}"));
+    let text = text.join(", ");
     html! {
         section .card.states {
             h2 { strong #stored-pages { (report.pages) } " stored pages, " (size(report.bytes)) }
@@ -174,8 +174,8 @@ fn pages_by_state(report: &Report, base: &str) -> Markup {
                 }
             }
             p .legend {
-                @for (state, sign, count) in parts {
-                    a href={ (base) "/entries?state=" (state) } { span data-state=(state) { (sign) } " " (count) " " (state) }
+                @for (state, sign, count) in &parts {
+                    a href={ (base) "/entries?state=" (state) } { span data-state=[(*count > 0).then_some(state)] { (sign) } " " (count) " " (state) }
                 }
                 a href={ (base) "/locks" } {
                     @if report.held.len() == 1 { "1 lock held" } @else { (report.held.len()) " locks held" }
@@ -204,7 +204,7 @@ fn chart(name: &str, bars: impl Iterator<Item = Bar>, top: f64, label: &str) -> 
     let units = |height: f64| format!("{height:.1}");
     html! {
         figure .chart {
-            svg viewBox="0 0 240 40" preserveAspectRatio="none" role="img" aria-label={ (name) ", " (label) " at most" } {
+            svg viewBox="0 0 240 40" preserveAspectRatio="none" role="img" aria-label={ (name) ", up to " (label) } {
                 @for (at, bar) in bars.enumerate() {
                     @let (whole, upper) = (scale * bar.whole, scale * bar.upper);
                     @if whole > 0.0 {
@@ -215,7 +215,7 @@ fn chart(name: &str, bars: impl Iterator<Item = Bar>, top: f64, label: &str) -> 
                     }
                 }
             }
-            figcaption aria-hidden="true" { span { "60 min ago" } span { "max " (label) } span { "now" } }
+            figcaption aria-hidden="true" { span { "60 min ago" } span { (label) } span { "now" } }
         }
     }
 }
@@ -230,6 +230,14 @@ fn meter(name: &str, share: f64) -> Markup {
     }
 }
 
+/// Returns a number with separators, such as `12,345`.
+fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let groups = digits.as_bytes().rchunks(3).rev();
+    let groups: Vec<_> = groups.map(String::from_utf8_lossy).collect();
+    groups.join(",")
+}
+
 #[allow(clippy::cast_precision_loss, reason = "the height of a bar")]
 fn float(number: u64) -> f64 {
     number as f64
@@ -238,6 +246,14 @@ fn float(number: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn large_numbers_have_separators() {
+        assert_eq!(
+            [0, 999, 1000, 1_234_567].map(count),
+            ["0", "999", "1,000", "1,234,567"]
+        );
+    }
 
     #[test]
     fn charts_have_a_value_for_each_number() {

@@ -73,7 +73,7 @@ pub(crate) fn page(viewer: &Viewer, title: &str, body: &Markup) -> Html<String> 
                     a .brand href=(overview) { (LEAVES) "Perennial" }
                     nav aria-label="Pages" {
                         @for (path, name) in [("", "Overview"), ("/entries", "Entries"), ("/locks", "Locks"), ("/explain", "Explain")] {
-                            @let here = name == title;
+                            @let here = name == title || name == "Entries" && title == "Entry";
                             a href=@if path.is_empty() { (overview) } @else { (base) (path) }
                                 aria-current=[here.then_some("page")] { (name) }
                         }
@@ -131,7 +131,7 @@ pub(crate) fn age_bar(entry: &Entry) -> Markup {
     let text = format!("{} of {}", time(entry.age), time(entry.interval));
     html! {
         @if entry.status.is_none() { "–" } @else {
-            svg .bar viewBox="0 0 60 8" width="60" height="8" role="img" aria-label=(text) {
+            svg .bar.age data-state=[(share >= 1.0).then_some("stale")] viewBox="0 0 60 8" width="60" height="8" role="img" aria-label=(text) {
                 rect width="60" height="8" fill="currentColor" fill-opacity="0.15" {}
                 rect width=(width) height="8" fill="currentColor" fill-opacity="0.6" {}
             }
@@ -188,7 +188,7 @@ mod tests {
         let times = [0, 59, 60, 3599, 3600, 90_000].map(|it| time(Duration::from_secs(it)));
         assert_eq!(
             times,
-            ["0 ms", "59 s", "1 min", "59 min 59 s", "1 h", "1 d 1 h"]
+            ["< 1 ms", "59 s", "1 min", "59 min 59 s", "1 h", "1 d 1 h"]
         );
         assert_eq!(
             [999, 1500, 2_000_000, 3_500_000_000].map(size),

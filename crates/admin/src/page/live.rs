@@ -27,7 +27,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Admin, access::Viewer, glance::glance};
-use crate::{Report, time};
+use crate::{Report, size, time};
 
 /// The number of events on the overview.
 const LATEST: usize = 30;
@@ -103,8 +103,8 @@ fn text_of(event: &Event) -> Option<String> {
                     format!("{key}: {outcome} ({reason}) after {took}: {error}")
                 }
                 None => format!(
-                    "{key}: {outcome} ({reason}) after {took}, {} bytes",
-                    ended.bytes
+                    "{key}: {outcome} ({reason}) after {took}, {}",
+                    size(ended.bytes as u64)
                 ),
             }
         }

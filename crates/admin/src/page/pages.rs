@@ -63,6 +63,7 @@ pub(crate) async fn overview(viewer: Viewer, State(admin): State<Arc<Admin>>) ->
             @if !report.failures.is_empty() {
                 section .card {
                     h2 { "Latest failures" }
+                    @if report.failing.is_empty() { p .note { "No page is in cooldown now." } }
                     div .wide { table {
                         thead { tr { th { "Key" } th { "Failed" } th { "Error" } th .minor { "Process" } } }
                         @for it in &report.failures {
@@ -133,7 +134,7 @@ pub(crate) async fn overview(viewer: Viewer, State(admin): State<Arc<Admin>>) ->
         }
         div .columns {
             section .card {
-                h2 { "Tables" }
+                h2 { "Space" }
                 table {
                     @for (table, bytes) in &report.tables {
                         tr { th scope="row" { code { (table) } } td .number { (size(*bytes)) } }
@@ -150,7 +151,7 @@ pub(crate) async fn overview(viewer: Viewer, State(admin): State<Arc<Admin>>) ->
 }
 
 /// The cell of a key, which leads to the page of its entry.
-fn key_cell(viewer: &Viewer, key: &str) -> Markup {
+pub(crate) fn key_cell(viewer: &Viewer, key: &str) -> Markup {
     let link = format!("{}/entry?{}", viewer.base, query(&[("key", key)]));
     html! { td .key { a href=(link) { (short(key)) } } }
 }
@@ -253,6 +254,11 @@ pub(crate) async fn entry(
     };
     let stored = admin.site.stored_response(&of.key).await?;
     let preview = format!("{}/preview?{}", viewer.base, query(&[("key", &entry.key)]));
+    let report = admin.report.of(&admin.site).await;
+    let failure = report
+        .failures
+        .iter()
+        .find(|it| it.regeneration.key == entry.key);
     let identity = query(&[("key", &entry.key), ("fence", &entry.fence.to_string())]);
     let body = html! {
         (done(&after))
@@ -261,18 +267,23 @@ pub(crate) async fn entry(
             tr { th scope="row" { "State" } td { (state(entry.state)) } }
             tr { th scope="row" { "Age" } td { (age_bar(&entry)) } }
             tr { th scope="row" { "Next regeneration" } td {
-                @if entry.holder.is_some() { "is running" } @else if entry.next_regeneration.is_zero() { "by the next request" } @else { "in " (time(entry.next_regeneration)) }
+                @if entry.holder.is_some() { "running now" } @else if entry.next_regeneration.is_zero() { "by the next request" } @else { "in " (time(entry.next_regeneration)) }
             } }
             tr { th scope="row" { "Layer" } td { (visible(&entry.layer)) } }
             tr { th scope="row" { "Status" } td { @if let Some(status) = entry.status { (status) } @else { "not stored" } } }
             tr { th scope="row" { "Stored size" } td { (size(entry.bytes)) } }
             tr { th scope="row" { "In the memory of this process" } td {
                 @if let Some(bytes) = entry.memory_bytes { (size(bytes)) } @else { "no" } } }
-            tr { th scope="row" { "Tags" } td { @if entry.tags.is_empty() { "–" } @else { (visible(&entry.tags.join(", "))) } } }
-            tr { th scope="row" { "Revision" } td { (visible(entry.revision.as_deref().unwrap_or("–"))) } }
-            tr { th scope="row" { "Fence" } td { (entry.fence) } }
+            @if !entry.tags.is_empty() { tr { th scope="row" { "Tags" } td { (visible(&entry.tags.join(", "))) } } }
+            @if let Some(revision) = &entry.revision { tr { th scope="row" { "Revision" } td { (visible(revision)) } } }
             tr { th scope="row" { "Holder of the lease" } td {
-                @if let Some(holder) = &entry.holder { code { (visible(&holder.label)) } ", for " (time(entry.remaining)) } @else { "none" } } }
+                @if let Some(holder) = &entry.holder { code { (visible(&holder.label)) } ", ends in " (time(entry.remaining)) } @else { "none" } } }
+            tr { th scope="row" { "Fence" } td { (entry.fence) } }
+            @if let Some(failure) = failure {
+                tr { th scope="row" { "Latest failure" } td {
+                    (time(failure.regeneration.ago)) " ago, in " code { (visible(&failure.process)) } ": " (visible(&failure.regeneration.error))
+                } }
+            }
         }
         @if viewer.can_act {
             div .actions { @for (act, label) in [("regenerate", "Regenerate now"), ("invalidate", "Invalidate"), ("purge", "Purge…")] {
@@ -353,8 +364,8 @@ pub(crate) async fn locks(
     });
     let body = html! {
         (done(&after))
-        p .note { "Locks that are held or in cooldown, of all processes. A lock of the kind page is held while a page is regenerated." }
-        @if locks.is_empty() { p .card { "No lock is held." } } @else {
+        p .note { "The locks of all processes that are held or in cooldown. The lock of the kind " code { "page" } " is held while a page is regenerated." }
+        @if locks.is_empty() { p .card { "No lock is held or in cooldown." } } @else {
             div .card.wide { table {
                 thead { tr { th { "Kind" } th { "Name" } th { "Holder" } @if has_actions { th { "Does" } } th { "Since" } th { "Ends in" } th { "Fence" } th { "" } } }
                 @for lock in &locks { (lock_row(&viewer, lock, has_actions)) }

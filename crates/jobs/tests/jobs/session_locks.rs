@@ -172,9 +172,9 @@ on_database! { pooled = perennial_testkit::Db::postgres_pooled(); a_pooler_that_
 
 #[cfg(feature = "postgres")]
 async fn a_pooler_that_shares_its_connections_is_an_error(db: Db) {
-    // The first holder cannot notice that there is a pooler. It holds the lock in a transaction,
-    // and the pooler keeps the server's connection reserved for that transaction. So every other
-    // client is refused.
+    // The first holder cannot notice that there is a pooler. The lock stays with the server's
+    // session, so another client finds it held, or finds on the same session the mark of its
+    // holder.
     let first = try_one(&db).await.expect("is free");
     let one = one(db.url());
     for name in [&*one, "two"] {

@@ -44,8 +44,8 @@ impl Queues {
 
 /// A wait for a lock, created by [`Locks::lock`]. When you await it, it returns the [`Lease`].
 ///
-/// Together, all attempts for one name in a process ask the database some 13 times a second: up to eight of
-/// them ask, and the others queue in the process.
+/// While it waits, an attempt asks the database some 13 times a second. At most eight attempts for one name
+/// do so in a process at the same time; the others queue in the process.
 ///
 /// # Errors
 ///

@@ -328,10 +328,10 @@ impl Locks {
     }
 
     /// Removes the rows of free locks: those whose lease expired more than `unused` ago, and those that were
-    /// released more than an hour ago, or more than `unused` ago if that is shorter. The lock of a stored page
-    /// and the marks of completed work stay. If a removed lock is acquired again, its fence is still greater
-    /// than before, unless the database's clock was set back by more than the time for which the lock was
-    /// unused.
+    /// released more than an hour ago, or more than `unused` ago if that is shorter. The locks of stored pages
+    /// and of Perennial's own work stay for `unused`, and the marks of completed work until their retention is
+    /// over. If a removed lock is acquired again, its fence is still greater than before, unless the
+    /// database's clock was set back by more than the time for which the lock was unused.
     ///
     /// # Errors
     ///

@@ -24,6 +24,8 @@ pub(super) enum Kind {
     Stale,
     Waited,
     Error,
+    /// Nobody could visit the shop, because it was being restarted.
+    Closed,
 }
 
 /// A visit to one shop, behind one cache.
@@ -144,6 +146,22 @@ impl Inner {
         }
     }
 
+    /// Adds a cell to the strip of a shop.
+    fn show(&mut self, shop: usize, kind: Kind, generation: usize) {
+        let (now, strip) = (Instant::now(), &mut self.strips[shop]);
+        let last = strip.back();
+        if last.is_none_or(|cell| now - cell.at >= CELL || cell.kind != kind) {
+            strip.push_back(Cell {
+                at: now,
+                kind,
+                generation,
+            });
+        }
+        while strip.front().is_some_and(|cell| now - cell.at > WINDOW) {
+            strip.pop_front();
+        }
+    }
+
     /// Returns the round at a time: the current one, or one of the two before.
     fn round(&mut self, at: SystemTime) -> Option<&mut Round> {
         let number = round_at(at);
@@ -189,20 +207,14 @@ impl Figures {
             round.add(visit, generation, is_new);
         }
         if visit.perennial {
-            let (kind, generation) = (visit.kind, generation.unwrap_or_default());
-            let strip = &mut inner.strips[visit.shop];
-            let last = strip.back();
-            if last.is_none_or(|cell| now - cell.at >= CELL || cell.kind != kind) {
-                strip.push_back(Cell {
-                    at: now,
-                    kind,
-                    generation,
-                });
-            }
-            while strip.front().is_some_and(|cell| now - cell.at > WINDOW) {
-                strip.pop_front();
-            }
+            inner.show(visit.shop, visit.kind, generation.unwrap_or_default());
         }
+    }
+
+    /// Records that nobody can visit a shop now.
+    pub(super) fn closed(&self, shop: usize) {
+        let generation = self.latest(shop);
+        self.inner().show(shop, Kind::Closed, generation);
     }
 
     pub(super) fn counts(&self, perennial: bool) -> Counts {
@@ -251,6 +263,7 @@ impl Figures {
             Kind::Stale => "stale",
             Kind::Waited => "waited",
             Kind::Error => "error",
+            Kind::Closed => "closed",
         };
         let strips = inner.strips.each_ref().map(|strip| {
             let cell = |cell: &Cell| {

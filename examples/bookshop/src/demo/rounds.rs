@@ -75,8 +75,10 @@ fn renewed(round: &Round) -> Step {
 }
 
 fn counts(round: &Round) -> Step {
+    // In the other cache, the visitors of a generation are counted when it has ended.
+    let is_over = round.is_new_in_both() && round.without.generations > round.with.generations;
     (
-        round.is_new_in_both(),
+        is_over,
         format!(
             "With Perennial: visitors: {}, generations: {}. With a cache in each process: visitors: {}, generations: {}.",
             round.with.visitors,

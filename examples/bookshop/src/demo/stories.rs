@@ -24,7 +24,7 @@ pub(super) const STORIES: [(&str, &str); 6] = [
     ),
     (
         "The process that generates is killed",
-        "the process with the lease is closed, and its lease ends after 3 s. Then the other process has the lease, with a later fence.",
+        "the process with the lease is killed, and its lease ends after 3 s. Then the other process has the lease, with a later fence.",
     ),
     (
         "The generator fails",

@@ -62,6 +62,7 @@ pub(super) fn begin(demo: &Arc<Demo>) {
                 ticks.tick().await;
                 // Nobody visits a shop that is known to be closed, as behind a load balancer.
                 if !demo.shops.is_open(shop) {
+                    demo.figures.closed(shop);
                     continue;
                 }
                 for perennial in [true, false] {

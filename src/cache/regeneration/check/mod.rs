@@ -98,8 +98,8 @@ impl Extent {
     }
 }
 
-/// Searches to the extent that the environment asks for. Each of `situations` has to occur in every search,
-/// and each of `far` in a full one.
+/// Searches to the extent that the environment asks for. Each of `situations` has to occur in a search that
+/// may visit at least [`QUICK`] states, and each of `far` in a full one.
 fn search(setup: &Setup, extent: Extent, situations: &[&str], far: &[&str]) -> Explored {
     let begun = Instant::now();
     let enough = extent.enough();

@@ -1,8 +1,8 @@
 //! The normal form of a world: two worlds with the same future have the same one.
 //!
 //! Two times become equal if no decision can tell them apart. Fences are replaced by their ranks.
-//! For each process, the normal form only says whether this process owns the lock, and not who else
-//! does. The two processes are sorted.
+//! Of each owner that is recorded, the normal form only says whether it owns the lock now. The two
+//! processes are sorted.
 
 use std::{
     hash::{BuildHasher, Hash, Hasher},

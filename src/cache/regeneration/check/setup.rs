@@ -118,8 +118,8 @@ pub(crate) enum Mutant {
     UnreadableHidden,
     /// The driver says that a version which it cannot decode is stale, while it is fresh.
     OtherCodeIsStale,
-    /// The driver does not tell the machine that a caller of `regenerate` demands this
-    /// regeneration. The caller would then wait only as long as a visitor.
+    /// The wait of a caller of `regenerate` does not know that the caller demands a newer version.
+    /// The caller then waits only as long as a visitor.
     DemandForgotten,
 }
 

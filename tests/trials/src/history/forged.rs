@@ -92,9 +92,9 @@ fn a_sound_history_has_no_breach() {
     assert_eq!(judge(&sound()), []);
     let mut backwards = sound();
     backwards.reverse();
-    // Reversing the record must change nothing. If a payment has two answers at the same moment,
-    // the order of their texts decides which one counts as the first, because the order in the
-    // record must not matter.
+    // Reversing the record must change nothing. If a payment has two different answers, the order
+    // of their texts decides which one counts as the first, because the order in the record must
+    // not matter.
     assert_eq!(judge(&backwards), []);
 }
 

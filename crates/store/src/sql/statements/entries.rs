@@ -154,7 +154,7 @@ pub(crate) const EVICTABLE: PerDialect = PerDialect::same(
 );
 
 /// Removes pages that [`EVICTABLE`] has returned, unless they have been generated again since then: a later
-/// generation has a greater fence than all of them. This is the statement up to the list of names.
+/// generation has a greater fence than all of them. The statement has a list of names.
 ///
 /// the greatest of their fences, names
 pub(crate) const EVICT: &str = "DELETE FROM {p}entry WHERE fence <= $1 AND name IN ({names})";

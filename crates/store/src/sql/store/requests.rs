@@ -1,5 +1,5 @@
-//! The operations of `calls.rs` on idempotent requests. None of them is repeated automatically: if the reply is
-//! lost, the caller is told so, and decides whether to repeat.
+//! The operations of `calls.rs` on idempotent requests. The beginning of a request is not repeated
+//! automatically: if the reply is lost, the caller is told so, and decides whether to repeat.
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
