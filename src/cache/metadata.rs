@@ -1,4 +1,4 @@
-//! The metadata of a version: what decisions need to know about it in addition to its age.
+//! The metadata of a version: whatever else, apart from its age, decides whether and how it is served.
 //!
 //! [`Metadata`] is what the store keeps, in columns and a JSON document. [`Meta`] is what memory keeps: the
 //! same data, and some values that this process has computed from them once, such as the age at which the

@@ -2,7 +2,7 @@
 //! reports that it has ended.
 //!
 //! While a lease is in the list, requests for its key get the old version and cost no statement of their own:
-//! the sync asks about all of them together, in one statement.
+//! the sync asks about all leases in the list together, in one statement.
 
 use std::collections::BTreeMap;
 

@@ -251,8 +251,9 @@ impl Builder {
         self
     }
 
-    /// Limits how long a call to the database may take, including repeated attempts. Default: 5 s, or the limit of
-    /// the [`Database`](crate::sql::Database::statement_timeout).
+    /// Limits how long a call to the database may take, including repeated attempts. Default: 5 s. If the site is
+    /// opened with a [`Database`](crate::sql::Database) that has a
+    /// [limit](crate::sql::Database::statement_timeout) of its own, that limit.
     ///
     /// ```
     /// # use perennial::Perennial;

@@ -487,8 +487,9 @@ impl Perennial {
         crate::event::metrics::figures(&self.stats());
     }
 
-    /// Returns one page of the list of resources, sorted by name. It contains all stored resources, and the
-    /// keys that this process knows to be in a cooldown or in hit-for-pass. No content is read.
+    /// Returns one page of the list of resources, sorted by name. The whole list contains all stored
+    /// resources, and the keys that this process knows to be in a cooldown or in hit-for-pass. No content
+    /// is read.
     ///
     /// ```
     /// # async fn f(site: perennial::Perennial) -> Result<(), perennial::Error> {

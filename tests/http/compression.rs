@@ -160,7 +160,8 @@ async fn a_page_is_the_same_in_each_coding_with_a_tag_of_its_own() {
             (status, ranges)
         );
     }
-    // One for each coding, and a weak one for what an outer layer may encode.
+    // There is one tag for each coding, one for the plain page, and a weak one for clients for
+    // which an outer layer may encode the plain page.
     assert_eq!(tags.len(), 4, "{tags:?}");
     let weak = tags.iter().filter(|tag| tag.starts_with("W/"));
     assert_eq!(weak.count(), 1, "{tags:?}");

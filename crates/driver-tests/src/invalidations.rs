@@ -1,5 +1,5 @@
-//! Tests invalidated names and their epochs: the order of the epochs, and how they are read, pruned
-//! and purged.
+//! Tests invalidated names and their epochs: in which order epochs are given, and how names are
+//! read, pruned and purged.
 
 use std::{
     sync::Arc,

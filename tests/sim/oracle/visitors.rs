@@ -166,8 +166,8 @@ impl Oracle<'_> {
             process.is_some_and(|process| {
                 process.learned.iter().any(|(index, learned)| {
                     let telling = &self.tellings[*index];
-                    // A purge by a transaction gets its epoch later than the process learns of it. So it
-                    // also voids a version that was generated in between.
+                    // If a transaction purges, a process learns of the purge before it gets its epoch.
+                    // So the purge also voids a version that was generated between these two moments.
                     let numbered = process.numbered.get(index).copied();
                     numbered.unwrap_or(*learned) >= since
                         && telling.name.starts_with("purged:")

@@ -279,8 +279,8 @@ fn served(history: &[Fact], breach: &mut impl FnMut(Promise, String)) {
         for (from, _, number) in visits {
             while let Some((_, number)) = ended.next_if(|(until, _)| *until < from) {
                 // While the database is unavailable, a process serves content that it cannot store.
-                // The content that another process stores afterwards may have been generated before
-                // that.
+                // What another process stores afterwards may have been generated earlier than such
+                // unstored content. So only stored content counts as the newest here.
                 if stored.contains(&(key, number)) {
                     newest = newest.max(number);
                 }

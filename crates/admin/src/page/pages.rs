@@ -65,12 +65,12 @@ pub(crate) async fn overview(viewer: Viewer, State(admin): State<Arc<Admin>>) ->
                     h2 { "Latest failures" }
                     @if report.failing.is_empty() { p .note { "No page is in cooldown now." } }
                     div .wide { table {
-                        thead { tr { th { "Key" } th { "Failed" } th { "Error" } th .minor { "Process" } } }
+                        thead { tr { th { "Key" } th { "Error" } th { "Failed" } th .minor { "Process" } } }
                         @for it in &report.failures {
                             tr {
                                 (key_cell(&viewer, &it.regeneration.key))
-                                td { (time(it.regeneration.ago)) " ago" }
                                 td .key { (visible(&it.regeneration.error)) }
+                                td { (time(it.regeneration.ago)) " ago" }
                                 td .minor { code { (visible(&it.process)) } }
                             }
                         }
@@ -112,9 +112,9 @@ pub(crate) async fn overview(viewer: Viewer, State(admin): State<Arc<Admin>>) ->
                     p .note { "No process shares its figures: " code { "Perennial::share_stats" } " lets one do so." }
                 } @else {
                     div .wide { table {
-                        thead { tr { th { "Process" } th { "Runs" } th { "Up for" } th { "Last sign of life" } } }
+                        thead { tr { th { "Process" } th .minor { "Runs" } th { "Up for" } th { "Last sign of life" } } }
                         @for process in running {
-                            tr { td { code { (visible(&process.label)) } } td { (visible(&runs(process))) }
+                            tr { td { code { (visible(&process.label)) } } td .minor { (visible(&runs(process))) }
                                 td { (time(process.up_for)) } td { (time(process.silent_for)) " ago" } }
                         }
                     } }
@@ -367,7 +367,7 @@ pub(crate) async fn locks(
         p .note { "The locks of all processes that are held or in cooldown. The lock of the kind " code { "page" } " is held while a page is regenerated." }
         @if locks.is_empty() { p .card { "No lock is held or in cooldown." } } @else {
             div .card.wide { table {
-                thead { tr { th { "Kind" } th { "Name" } th { "Holder" } @if has_actions { th { "Does" } } th { "Since" } th { "Ends in" } th { "Fence" } th { "" } } }
+                thead { tr { th .minor { "Kind" } th { "Name" } th { "Holder" } @if has_actions { th { "Does" } } th .minor { "Since" } th { "Ends in" } th .minor { "Fence" } th { "" } } }
                 @for lock in &locks { (lock_row(&viewer, lock, has_actions)) }
             } }
         }
@@ -382,8 +382,8 @@ fn lock_row(viewer: &Viewer, lock: &LockInfo, has_actions: bool) -> Markup {
     };
     html! {
         tr {
-            td { (lock.kind.as_str()) } td .key { code { (short(&lock.name)) } } td { (holder) } @if has_actions { td { (action) } }
-            td { (time(lock.age)) } td { (time(lock.remaining)) } td { (lock.fence) }
+            td .minor { (lock.kind.as_str()) } td .key { code { (short(&lock.name)) } } td { (holder) } @if has_actions { td { (action) } }
+            td .minor { (time(lock.age)) } td { (time(lock.remaining)) } td .minor { (lock.fence) }
             td { @if viewer.can_act && lock.kind != LockKind::Housekeeping {
                 form method="post" action={ (viewer.base) "/" (lock_action(lock.kind, &lock.name, lock.fence)) } {
                     button .danger aria-label={ "Break the lock " (short(&lock.name)) } { "Break…" }

@@ -45,7 +45,7 @@ pub(super) enum Extension {
     Done,
     /// Another owner has the lock.
     Refused,
-    /// The database failed, or has not answered while the lease was valid.
+    /// The database failed, or did not answer while the lease was valid.
     Failed,
 }
 

@@ -187,9 +187,9 @@ impl Trigger {
         self
     }
 
-    /// Returns the statements that make the triggers, for a migration. Each one replaces what an earlier
-    /// migration made. On MySQL and MariaDB each trigger is one statement without `;` inside, so that no tool
-    /// needs a `DELIMITER`.
+    /// Returns the statements that make the triggers, for a migration. They first remove what an earlier
+    /// migration has made. On MySQL and MariaDB each trigger is one statement without `;` inside, so that no
+    /// tool needs a `DELIMITER`.
     ///
     /// # Errors
     ///
