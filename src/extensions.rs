@@ -80,7 +80,8 @@ impl ExpireAfter {
 /// ```
 ///
 /// A page can have up to 256 tags and parts together. With more of them, any invalidation makes it stale, and a
-/// warning says so. A list of many rows should therefore have one tag for all rows, and not one for each.
+/// warning says so. A purge by a tag makes it stale too, but does not remove it from the database. A list of many rows
+/// should therefore have one tag for all rows, and not one for each.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Tags(pub(crate) Arc<[String]>);
 

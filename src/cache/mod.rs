@@ -468,10 +468,6 @@ impl Cache {
         self.regenerations.permitted(caller, request).await
     }
 
-    pub(crate) fn is_shutting_down(&self) -> bool {
-        self.environment.is_shutting_down()
-    }
-
     /// Begins no further regeneration and waits for the running ones.
     pub(crate) async fn shutdown(&self) {
         self.environment.locks.shutdown().await;

@@ -39,8 +39,8 @@ pub struct ProcessStats {
     /// What happened in each minute of the last hour, the oldest one first. A minute in which nothing happened is left
     /// out.
     pub last_hour: Vec<MinuteStats>,
-    /// The latest failures, five at most, the latest one first. [`FailedRegeneration::ago`] is counted up to the
-    /// moment at which the figures were read.
+    /// The latest failures of a day, the latest one first: at most one for each of five resources.
+    /// [`FailedRegeneration::ago`] is counted up to the moment at which the figures were read.
     pub failures: Vec<FailedRegeneration>,
 }
 

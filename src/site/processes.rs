@@ -28,7 +28,14 @@ struct OwnRow {
     /// The time at that moment by this process's clock, in seconds since 1970.
     began: u64,
     /// Locked while the row is written, so that the last figures are written last.
-    last_hour: Mutex<LastHour>,
+    shared: Mutex<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    last_hour: LastHour,
+    /// The site was shut down, and nothing is written any more.
+    has_ended: bool,
 }
 
 impl Perennial {
@@ -62,7 +69,7 @@ impl Perennial {
                 name: uuid::Uuid::new_v4().simple().to_string(),
                 since: Instant::now(),
                 began: unix_seconds(self.cache.store().wall_clock()),
-                last_hour: Mutex::default(),
+                shared: Mutex::default(),
             })
         });
         if is_first {
@@ -106,15 +113,16 @@ fn unix_seconds(micros: i64) -> u64 {
 impl Sharing {
     /// Writes the last figures of this process, after its shutdown.
     pub(super) async fn end(&self, cache: &Cache) {
-        if let Some(shared) = self.0.get() {
-            let mut last_hour = shared.last_hour.lock().await;
-            shared.write(cache, &mut last_hour, true).await;
+        if let Some(own) = self.0.get() {
+            let mut shared = own.shared.lock().await;
+            shared.has_ended = true;
+            own.write(cache, &mut shared).await;
         }
     }
 }
 
 /// Writes the figures until the site ends.
-async fn share(cache: Weak<Cache>, shared: Arc<OwnRow>) {
+async fn share(cache: Weak<Cache>, own: Arc<OwnRow>) {
     let mut pruned_at = None::<Instant>;
     while let Some(cache) = cache.upgrade() {
         let is_due = pruned_at.is_none_or(|at| at.elapsed() >= PROCESS_FORGOTTEN_AFTER);
@@ -123,11 +131,12 @@ async fn share(cache: Weak<Cache>, shared: Arc<OwnRow>) {
             pruned_at = Some(Instant::now());
         }
         {
-            let mut last_hour = shared.last_hour.lock().await;
-            if cache.is_shutting_down() {
+            // While a shutdown waits for regenerations, the process still gives signs of life.
+            let mut shared = own.shared.lock().await;
+            if shared.has_ended {
                 return;
             }
-            shared.write(&cache, &mut last_hour, false).await;
+            own.write(&cache, &mut shared).await;
         }
         drop(cache);
         tokio::time::sleep(PROCESS_STATS_INTERVAL).await;
@@ -136,15 +145,16 @@ async fn share(cache: Weak<Cache>, shared: Arc<OwnRow>) {
 
 impl OwnRow {
     /// Writes the row of this process.
-    async fn write(&self, cache: &Cache, last_hour: &mut LastHour, ended: bool) {
+    async fn write(&self, cache: &Cache, shared: &mut Shared) {
         let (stats, up_for) = (cache.stats(), self.since.elapsed());
+        let last_hour = &mut shared.last_hour;
         last_hour.add(&stats, (self.began + up_for.as_secs()) / 60);
         let figures = Figures {
             label: cache.locks().own_label().to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             revision: cache.settings().revision.clone(),
             up_for_s: up_for.as_secs_f64(),
-            ended,
+            ended: shared.has_ended,
             stats,
             last_hour: last_hour.rows(),
             failures: cache.observer().failures(),

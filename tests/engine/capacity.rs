@@ -164,8 +164,8 @@ async fn long_keys_headers_and_tags_take_room() {
         let size_of = move |it: &str| if kind == it { size } else { 1 };
         let page = get(async move || {
             let header = "x".repeat(size_of("header"));
-            let tags = size_of("tags").div_ceil(100);
-            let tags = (0..tags).map(|n| format!("{n:0100}")).collect::<Tags>();
+            let tags = size_of("tags").div_ceil(150);
+            let tags = (0..tags).map(|n| format!("{n:0150}")).collect::<Tags>();
             ([("x-long", header)], Extension(tags), "x")
         });
         let page = page.layer(site.layer(Refresh::every(Duration::from_hours(100))));

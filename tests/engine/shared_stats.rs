@@ -128,6 +128,34 @@ async fn database_that_fails_delays_the_figures_and_the_shutdown_alone() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn process_gives_signs_of_life_while_its_shutdown_waits() {
+    let database = Database::new();
+    let [ending, other] = ["1", "2"].map(|revision| process(&database, revision));
+    ending.share_stats();
+    let slow = async || {
+        tokio::time::sleep(25 * SECOND).await;
+        Ok::<_, Infallible>("content")
+    };
+    let content = ending.content("slow", DAY, slow);
+    let sees = async {
+        advance(SECOND).await;
+        let shutdown = ending.shutdown();
+        let during = async {
+            advance(20 * SECOND).await;
+            other.processes().await.expect("answers")
+        };
+        tokio::join!(shutdown, during).1
+    };
+    let (_, during) = tokio::join!(content, sees);
+    assert!(
+        !during[0].ended && during[0].silent_for <= 11 * SECOND,
+        "{during:?}"
+    );
+    let after = other.processes().await.expect("answers");
+    assert!(after[0].ended, "{after:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn requests_that_waited_are_counted_apart() {
     let database = Database::new();
     let site = process(&database, "1");
@@ -186,6 +214,20 @@ async fn latest_failures_of_a_process_stay_known_after_their_cooldown() {
     let ago = |failure: &FailedRegeneration| failure.ago.as_secs();
     assert!((60..=71).contains(&ago(&failures[0])), "{failures:?}");
     assert!((3660..=3671).contains(&ago(&failures[1])), "{failures:?}");
+    assert!(failures[0].is_of(&failures[0].key) && !failures[0].is_of("key of 4"));
+
+    // A page that fails again and again displaces no other one.
+    for _ in 0..3 {
+        fails("4".to_owned()).await;
+        advance(HOUR).await;
+    }
+    let processes = site.processes().await.expect("answers");
+    let failures = processes[0].failures.iter();
+    let errors: Vec<_> = failures.map(|it| &it.error[..1]).collect();
+    assert_eq!(errors, ["4", "l", "3", "2", "1"]);
+    advance(24 * HOUR).await;
+    let processes = site.processes().await.expect("answers");
+    assert_eq!(processes[0].failures, [], "a day has passed");
 }
 
 #[tokio::test(start_paused = true)]
