@@ -40,7 +40,10 @@ impl LastHour {
         let now = now
             .duration_since(SystemTime::UNIX_EPOCH)
             .unwrap_or_default();
-        let latest = sums.keys().next_back().copied().unwrap_or_default();
+        // The clock of a process that has ended may have been ahead.
+        let running = processes.iter().filter(|process| !process.ended);
+        let latest = running.filter_map(|process| Some(process.last_hour.last()?.minute));
+        let latest = latest.max().unwrap_or_default();
         let present = latest.max(now.as_secs() / 60);
         let minutes: Vec<_> = (0..MINUTES)
             .map(|n| {

@@ -278,6 +278,14 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
+/// Returns a number with separators, such as `12,345`.
+pub(crate) fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let groups = digits.as_bytes().rchunks(3).rev();
+    let groups: Vec<_> = groups.map(String::from_utf8_lossy).collect();
+    groups.join(",")
+}
+
 /// Returns a duration in its two largest units, such as `3 d 4 h`.
 #[doc(hidden)]
 pub fn time(time: Duration) -> String {
@@ -367,7 +375,7 @@ fn silent(processes: &[ProcessStats]) -> Option<Check> {
 /// Compares this machine's clock with the database's. The database reports when some figures were written and
 /// how old they are; the sum of both is its current time.
 fn clock(processes: &[ProcessStats], now: SystemTime) -> Option<Check> {
-    let latest = processes.first()?;
+    let latest = processes.iter().find(|process| !process.ended)?;
     let database = latest.noted_at.checked_add(latest.silent_for)?;
     let apart = now
         .duration_since(database)
@@ -393,8 +401,8 @@ const MEANINGFUL_REQUESTS: u64 = 1000;
 fn hits(hour: &LastHour) -> Option<Check> {
     let ratio = hour.hit_ratio()?;
     let percent = 100.0 * ratio;
-    let (requests, id) = (hour.requests, "hits");
-    Some(if requests >= MEANINGFUL_REQUESTS && ratio < 0.5 {
+    let (requests, id) = (count(hour.requests), "hits");
+    Some(if hour.requests >= MEANINGFUL_REQUESTS && ratio < 0.5 {
         Check::warning(
             id,
             format!("Only {percent:.0} % of the last hour's {requests} requests were hits."),

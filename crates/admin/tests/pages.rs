@@ -459,7 +459,7 @@ async fn figures_have_a_schema_and_the_stream_ends_with_the_shutdown() {
         shutdown.cancel();
     });
     let (_, text) = text(stream).await;
-    assert!(text.matches("event: glance").count() >= 2, "{text}");
+    assert!(text.matches("event: report").count() >= 2, "{text}");
     assert!(text.contains(">1</strong> stored pages"), "{text}");
     assert!(
         text.contains("event: happened\ndata: \"purged /a\""),

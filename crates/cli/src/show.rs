@@ -57,7 +57,7 @@ pub(crate) fn summary(report: Report) {
         Some(capacity) => format!(" of {}", size(capacity)),
         None => String::new(),
     };
-    let is_shared = !report.processes.is_empty();
+    let is_shared = report.processes.iter().any(|process| !process.ended);
     let shared = |text: String| match is_shared {
         true => text,
         false => {

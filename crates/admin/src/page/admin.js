@@ -1,10 +1,10 @@
-// The open overview: what it shows at a glance again every five seconds, and events as they happen. Without this file the
+// The open overview: its report again every five seconds, and events as they happen. Without this file the
 // pages work by reloading them.
 "use strict";
 const live = document.getElementById("live");
 if (live) {
   const stream = new EventSource(live.dataset.live);
-  stream.addEventListener("glance", (message) => {
+  stream.addEventListener("report", (message) => {
     // Whoever is about to follow a link by the keyboard keeps it.
     if (!live.contains(document.activeElement)) live.innerHTML = JSON.parse(message.data);
     live.dataset.connected = "true";

@@ -1,5 +1,5 @@
 //! What the overview shows at a glance: advice, the figures of the last hour as tiles with charts, and the
-//! pages by state. An open page gets this part again every five seconds. The charts are made here, as SVG, so
+//! pages by state. The charts are made here, as SVG, so
 //! that the page works without a script.
 
 use std::time::Duration;
@@ -10,6 +10,7 @@ use super::html::{prose, size};
 use crate::{
     Report, Verdict,
     hour::{rate, share},
+    report::count,
 };
 
 /// The height of a chart, in its own units. A minute is four units wide.
@@ -67,27 +68,25 @@ fn tiles(report: &Report) -> Markup {
     let is_known = report
         .processes
         .iter()
-        .any(|process| process.up_for >= FIRST_FIGURES_AFTER);
+        .any(|process| !process.ended && process.up_for >= FIRST_FIGURES_AFTER);
     let failures = match hour.failures {
         _ if !is_known => NOT_KNOWN.to_owned(),
         0 => "no failure in the last hour".to_owned(),
         1 => "1 failure in the last hour".to_owned(),
         many => format!("{many} failures in the last hour"),
     };
-    let ratios = hour.minutes.iter().map(|it| {
+    // The present minute is not over, and would look as if the traffic had ended.
+    let minutes = &hour.minutes[..hour.minutes.len().saturating_sub(1)];
+    let ratios = minutes.iter().map(|it| {
         let stale = share(it.stale, it.requests);
         Bar::of(share(it.hits, it.requests) + stale, stale)
     });
-    let requests = hour
-        .minutes
-        .iter()
-        .map(|it| Bar::of(float(it.requests), 0.0));
-    let regenerations = hour
-        .minutes
+    let requests = minutes.iter().map(|it| Bar::of(float(it.requests), 0.0));
+    let regenerations = minutes
         .iter()
         .map(|it| Bar::of(float(it.regenerations), float(it.failures)));
-    let busiest = hour.minutes.iter().map(|it| it.requests).max();
-    let most = hour.minutes.iter().map(|it| it.regenerations).max();
+    let busiest = minutes.iter().map(|it| it.requests).max();
+    let most = minutes.iter().map(|it| it.regenerations).max();
     html! {
         section .tiles aria-label="The last hour" {
             (tile(
@@ -119,11 +118,11 @@ fn tiles(report: &Report) -> Markup {
             div .tile.card {
                 h2 { "Memory and store" }
                 p .figure { @if is_known { (size(memory.bytes)) } @else { "–" } }
-                (meter("share of the memory", share(memory.bytes, memory.capacity)))
                 p .note { @if is_known { "in memory, of " (size(memory.capacity)) " in all processes" } @else { (NOT_KNOWN) } }
+                (meter("share of the memory", share(memory.bytes, memory.capacity)))
                 @if let Some(store) = report.store_capacity {
-                    (meter("share of the store", share(report.stored_bytes, store)))
                     p .note { (size(report.stored_bytes)) " in the store, of " (size(store)) }
+                    (meter("share of the store", share(report.stored_bytes, store)))
                 } @else {
                     p .note { (size(report.stored_bytes)) " stored" }
                 }
@@ -137,8 +136,8 @@ fn tile(name: &str, figure: &str, note: &str, chart: &Markup) -> Markup {
         div .tile.card {
             h2 { (name) }
             p .figure { (figure) }
-            (chart)
             p .note { (note) }
+            (chart)
         }
     }
 }
@@ -215,7 +214,7 @@ fn chart(name: &str, bars: impl Iterator<Item = Bar>, top: f64, label: &str) -> 
                     }
                 }
             }
-            figcaption aria-hidden="true" { span { "60 min ago" } span { (label) } span { "now" } }
+            figcaption aria-hidden="true" { span { "60 min ago" } span { (label) } span { "1 min ago" } }
         }
     }
 }
@@ -228,14 +227,6 @@ fn meter(name: &str, share: f64) -> Markup {
             rect width=(width) height="6" {}
         }
     }
-}
-
-/// Returns a number with separators, such as `12,345`.
-fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let groups = digits.as_bytes().rchunks(3).rev();
-    let groups: Vec<_> = groups.map(String::from_utf8_lossy).collect();
-    groups.join(",")
 }
 
 #[allow(clippy::cast_precision_loss, reason = "the height of a bar")]

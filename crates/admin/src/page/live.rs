@@ -26,7 +26,7 @@ use perennial_store::locked;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Admin, access::Viewer, glance::glance};
+use super::{Admin, access::Viewer, pages::report_of};
 use crate::{Report, size, time};
 
 /// The number of events on the overview.
@@ -137,15 +137,15 @@ fn text_of(event: &Event) -> Option<String> {
     })
 }
 
-/// Sends each event and, every five seconds, the first part of the overview, until the site is shut down.
+/// Sends each event and, every five seconds, the report as HTML, until the site is shut down.
 pub(crate) async fn stream(viewer: Viewer, State(admin): State<Arc<Admin>>) -> Response {
     let sees = Arc::clone(&admin);
     let ticks = tokio::time::interval(SHARED);
-    let glances = stream::unfold((ticks, sees, viewer), async |(mut ticks, sees, viewer)| {
+    let reports = stream::unfold((ticks, sees, viewer), async |(mut ticks, sees, viewer)| {
         ticks.tick().await;
         let report = sees.report.of(&sees.site).await;
-        let html = glance(&report, &viewer.base).into_string();
-        let event = sse::Event::default().event("glance").json_data(html);
+        let html = report_of(&viewer, &report).into_string();
+        let event = sse::Event::default().event("report").json_data(html);
         Some((event, (ticks, sees, viewer)))
     });
     let texts = stream::unfold(admin.site.subscribe(), async |mut events: Events| {
@@ -154,7 +154,7 @@ pub(crate) async fn stream(viewer: Viewer, State(admin): State<Arc<Admin>>) -> R
     });
     let texts = texts.filter_map(future::ready);
     let texts = texts.map(|text| sse::Event::default().event("happened").json_data(text));
-    let items = stream::select(Box::pin(glances), Box::pin(texts));
+    let items = stream::select(Box::pin(reports), Box::pin(texts));
     let items = items.filter_map(async |item| item.ok().map(Ok::<_, Infallible>));
     let ended = admin.shutdown.clone().cancelled_owned();
     let sse = Sse::new(items.take_until(Box::pin(ended))).keep_alive(KeepAlive::default());

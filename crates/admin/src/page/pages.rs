@@ -1,6 +1,6 @@
 //! The HTML of each page. Nothing here changes the site.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     extract::{Query, State},
@@ -9,13 +9,13 @@ use axum::{
 };
 use maud::{Markup, html};
 use perennial::{
-    entries::{Entry, EntryState, visible},
+    entries::{Entry, EntryState, PastVersion, visible},
     locks::{LockInfo, LockKind},
 };
 use serde::Deserialize;
 
 use crate::{
-    Generated,
+    Generated, Report,
     report::{SHOWN, runs, time},
 };
 
@@ -37,6 +37,18 @@ const SOURCE: usize = 64 << 10;
 
 pub(crate) async fn overview(viewer: Viewer, State(admin): State<Arc<Admin>>) -> Html<String> {
     let report = admin.report.of(&admin.site).await;
+    let body = html! {
+        div #live data-live={ (viewer.base) "/live" } { (report_of(&viewer, &report)) }
+        section .card {
+            h2 { "Latest events of this process" }
+            ol #events { @for text in admin.latest.texts() { li { (short(&text)) } } }
+        }
+    };
+    page(&viewer, "Overview", &body)
+}
+
+/// The report as HTML. An open page gets it anew every five seconds.
+pub(crate) fn report_of(viewer: &Viewer, report: &Report) -> Markup {
     let generations = |title: &str, generations: &[Generated]| {
         html! {
             section .card {
@@ -46,7 +58,7 @@ pub(crate) async fn overview(viewer: Viewer, State(admin): State<Arc<Admin>>) ->
                         thead { tr { th { "Key" } th { "Began" } th .minor { "Reason" } th .number { "Took" } th .number.minor { "Body" } } }
                         @for it in generations {
                             tr {
-                                (key_cell(&viewer, &it.key))
+                                (key_cell(viewer, &it.key))
                                 td { (time(it.version.ago)) " ago" } td .minor { (it.version.reason) }
                                 td .number { (time(it.version.took)) } td .number.minor { (size(it.version.bytes)) }
                             }
@@ -57,20 +69,20 @@ pub(crate) async fn overview(viewer: Viewer, State(admin): State<Arc<Admin>>) ->
         }
     };
     let (ended, running): (Vec<_>, Vec<_>) = report.processes.iter().partition(|it| it.ended);
-    let body = html! {
-        div #live data-live={ (viewer.base) "/live" } { (glance(&report, &viewer.base)) }
+    html! {
+        (glance(report, &viewer.base))
         @if !report.failing.is_empty() || !report.failures.is_empty() || !report.missed_invalidations.is_empty() { div .columns {
             @if !report.failures.is_empty() {
                 section .card {
                     h2 { "Latest failures" }
                     @if report.failing.is_empty() { p .note { "No page is in cooldown now." } }
                     div .wide { table {
-                        thead { tr { th { "Key" } th { "Error" } th { "Failed" } th .minor { "Process" } } }
+                        thead { tr { th { "Key" } th { "Failure" } th .minor { "Process" } } }
                         @for it in &report.failures {
                             tr {
-                                (key_cell(&viewer, &it.regeneration.key))
-                                td .key { (visible(&it.regeneration.error)) }
-                                td { (time(it.regeneration.ago)) " ago" }
+                                @if it.regeneration.is_key_cut() { td .key { (visible(&it.regeneration.key)) } }
+                                @else { (key_cell(viewer, &it.regeneration.key)) }
+                                td .key { (time(it.regeneration.ago)) " ago: " (visible(&it.regeneration.error)) }
                                 td .minor { code { (visible(&it.process)) } }
                             }
                         }
@@ -83,7 +95,7 @@ pub(crate) async fn overview(viewer: Viewer, State(admin): State<Arc<Admin>>) ->
                     div .wide { table {
                         thead { tr { th { "Key" } th { "Failed" } th { "Tried again in" } } }
                         @for lock in report.failing.iter().take(SHOWN) {
-                            tr { (key_cell(&viewer, &lock.name)) td { (time(lock.age)) " ago" } td { (time(lock.remaining)) } }
+                            tr { (key_cell(viewer, &lock.name)) td { (time(lock.age)) " ago" } td { (time(lock.remaining)) } }
                         }
                     } }
                 }
@@ -94,7 +106,7 @@ pub(crate) async fn overview(viewer: Viewer, State(admin): State<Arc<Admin>>) ->
                     div .wide { table {
                         thead { tr { th { "Key" } th { "Tags" } th .number { "Bytes changed" } th { "Age of the old version" } } }
                         @for it in report.missed_invalidations.iter().take(SHOWN_MISSED) {
-                            tr { (key_cell(&viewer, &it.key)) td { (short(&it.tags.join(", "))) }
+                            tr { (key_cell(viewer, &it.key)) td { (short(&it.tags.join(", "))) }
                                 td .number { (it.bytes) } td { (time(it.age)) } }
                         }
                     } }
@@ -103,12 +115,13 @@ pub(crate) async fn overview(viewer: Viewer, State(admin): State<Arc<Admin>>) ->
         } }
         div .columns {
             (generations("Generated last", &report.latest))
-            (generations("Slowest of the 200 pages that were generated last", &report.slow))
+            (generations(&format!("Slowest of the {} pages that were generated last", report.pages.min(200)), &report.slow))
         }
         div .columns {
-            section .card {
+            div {
+            section .card.first {
                 h2 { "Processes" }
-                @if report.processes.is_empty() {
+                @if running.is_empty() {
                     p .note { "No process shares its figures: " code { "Perennial::share_stats" } " lets one do so." }
                 } @else {
                     div .wide { table {
@@ -124,6 +137,15 @@ pub(crate) async fn overview(viewer: Viewer, State(admin): State<Arc<Admin>>) ->
                 }
             }
             section .card {
+                h2 { "Space" }
+                table {
+                    @for (table, bytes) in &report.tables {
+                        tr { th scope="row" { code { (table) } } td .number { (size(*bytes)) } }
+                    }
+                }
+            }
+            }
+            section .card {
                 h2 { "Checks" }
                 ul .checks {
                     @for check in &report.checks {
@@ -132,22 +154,7 @@ pub(crate) async fn overview(viewer: Viewer, State(admin): State<Arc<Admin>>) ->
                 }
             }
         }
-        div .columns {
-            section .card {
-                h2 { "Space" }
-                table {
-                    @for (table, bytes) in &report.tables {
-                        tr { th scope="row" { code { (table) } } td .number { (size(*bytes)) } }
-                    }
-                }
-            }
-            section .card {
-                h2 { "Latest events of this process" }
-                ol #events { @for text in admin.latest.texts() { li { (short(&text)) } } }
-            }
-        }
-    };
-    page(&viewer, "Overview", &body)
+    }
 }
 
 /// The cell of a key, which leads to the page of its entry.
@@ -255,10 +262,13 @@ pub(crate) async fn entry(
     let stored = admin.site.stored_response(&of.key).await?;
     let preview = format!("{}/preview?{}", viewer.base, query(&[("key", &entry.key)]));
     let report = admin.report.of(&admin.site).await;
-    let failure = report
-        .failures
-        .iter()
-        .find(|it| it.regeneration.key == entry.key);
+    let failures = report.failures.iter();
+    let failures: Vec<_> = failures
+        .filter(|it| it.regeneration.is_of(&entry.key))
+        .collect();
+    let mut history: Vec<_> = entry.history.iter().map(generated_row).collect();
+    history.extend(failures.iter().map(|it| failed_row(it)));
+    history.sort_by_key(|(ago, _)| *ago);
     let identity = query(&[("key", &entry.key), ("fence", &entry.fence.to_string())]);
     let body = html! {
         (done(&after))
@@ -279,7 +289,7 @@ pub(crate) async fn entry(
             tr { th scope="row" { "Holder of the lease" } td {
                 @if let Some(holder) = &entry.holder { code { (visible(&holder.label)) } ", ends in " (time(entry.remaining)) } @else { "none" } } }
             tr { th scope="row" { "Fence" } td { (entry.fence) } }
-            @if let Some(failure) = failure {
+            @if let Some(failure) = failures.first() {
                 tr { th scope="row" { "Latest failure" } td {
                     (time(failure.regeneration.ago)) " ago, in " code { (visible(&failure.process)) } ": " (visible(&failure.regeneration.error))
                 } }
@@ -304,17 +314,35 @@ pub(crate) async fn entry(
         } }
         section .card { h2 { "History" }
         div .wide { table {
-            thead { tr { th { "Began" } th { "Reason" } th .number { "Took" } th .number { "Body" } th { "Content" } th { "Process" } } }
-            @for it in &entry.history {
-                tr {
-                    td { (time(it.ago)) " ago" } td { (it.reason) } td .number { (time(it.took)) }
-                    td .number { (size(it.bytes)) } td { @if it.changed { "changed" } @else { "unchanged" } }
-                    td { code { (visible(&it.process)) } }
-                }
-            }
+            thead { tr { th { "When" } th { "Reason" } th .number { "Took" } th .number.minor { "Body" } th .minor { "Content" } th { "Process" } } }
+            @for (_, row) in history { (row) }
         } } } }
     };
     Ok(page(&viewer, "Entry", &body).into_response())
+}
+
+/// Returns how long ago a version was generated, and its row in the history.
+fn generated_row(it: &PastVersion) -> (Duration, Markup) {
+    let row = html! {
+        tr {
+            td { (time(it.ago)) " ago" } td { (it.reason) } td .number { (time(it.took)) }
+            td .number.minor { (size(it.bytes)) } td .minor { @if it.changed { "changed" } @else { "unchanged" } }
+            td { code { (visible(&it.process)) } }
+        }
+    };
+    (it.ago, row)
+}
+
+/// Returns how long ago a regeneration failed, and its row in the history.
+fn failed_row(it: &crate::Failed) -> (Duration, Markup) {
+    let (regeneration, process) = (&it.regeneration, &it.process);
+    let row = html! {
+        tr data-result="failure" {
+            td { (time(regeneration.ago)) " ago" } td { strong { "failed" } }
+            td .key colspan="3" { (visible(&regeneration.error)) } td { code { (visible(process)) } }
+        }
+    };
+    (regeneration.ago, row)
 }
 
 fn is_html(kind: Option<&HeaderValue>) -> bool {
@@ -367,7 +395,7 @@ pub(crate) async fn locks(
         p .note { "The locks of all processes that are held or in cooldown. The lock of the kind " code { "page" } " is held while a page is regenerated." }
         @if locks.is_empty() { p .card { "No lock is held or in cooldown." } } @else {
             div .card.wide { table {
-                thead { tr { th .minor { "Kind" } th { "Name" } th { "Holder" } @if has_actions { th { "Does" } } th .minor { "Since" } th { "Ends in" } th .minor { "Fence" } th { "" } } }
+                thead { tr { th .minor { "Kind" } th { "Name" } th { "Holder" } @if has_actions { th { "Does" } } th .minor { "For" } th { "Ends in" } th .minor { "Fence" } th { "" } } }
                 @for lock in &locks { (lock_row(&viewer, lock, has_actions)) }
             } }
         }
@@ -382,7 +410,7 @@ fn lock_row(viewer: &Viewer, lock: &LockInfo, has_actions: bool) -> Markup {
     };
     html! {
         tr {
-            td .minor { (lock.kind.as_str()) } td .key { code { (short(&lock.name)) } } td { (holder) } @if has_actions { td { (action) } }
+            td .minor { (lock.kind.as_str()) } @if lock.kind == LockKind::Page { (key_cell(viewer, &lock.name)) } @else { td .key { (short(&lock.name)) } } td { (holder) } @if has_actions { td { (action) } }
             td .minor { (time(lock.age)) } td { (time(lock.remaining)) } td .minor { (lock.fence) }
             td { @if viewer.can_act && lock.kind != LockKind::Housekeeping {
                 form method="post" action={ (viewer.base) "/" (lock_action(lock.kind, &lock.name, lock.fence)) } {
