@@ -21,7 +21,7 @@ fn stale(round: &Round) -> Step {
         [Some(old), Some(_)] => (
             true,
             format!(
-                "The page became stale. A and B served the old version {old} at once; the slowest visitor waited {} ms.",
+                "The page became stale. A and B served the old version {old} at once; the slowest answer took {} ms.",
                 round.slowest_stale_ms,
             ),
         ),

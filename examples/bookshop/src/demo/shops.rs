@@ -168,21 +168,31 @@ impl Shops {
             return Ok(());
         }
         let address = self.address(number);
-        let fresh = shop(&self.database, address).await?;
+        let fresh = match shop(&self.database, address).await {
+            Ok(fresh) => fresh,
+            // Another program may have taken the port.
+            Err(_) => shop(&self.database, SocketAddr::new(address.ip(), 0)).await?,
+        };
         self.remember(number, fresh.pid());
+        let address = fresh.address;
         request("POST", address, &path_of(self.settings())).await?;
         *lock(&self.shops[number]) = fresh;
+        // Somebody may have changed the settings before the shop was open.
+        request("POST", address, &path_of(self.settings())).await?;
         Ok(())
     }
 
-    /// Restarts both shops, one after the other, as a deploy does. A shop that is closed already is left alone.
+    /// Restarts both shops, one after the other, as a deploy does. A frozen shop is left alone.
     pub(super) async fn deploy(&self) -> Outcome {
         for number in 0..2 {
-            if !self.is_open(number) {
-                continue;
-            }
             let mut old = {
                 let mut shop = lock(&self.shops[number]);
+                if shop
+                    .frozen_until
+                    .is_some_and(|until| until > Instant::now())
+                {
+                    continue;
+                }
                 shop.signal(Signal::TERM);
                 shop.is_up = false;
                 shop.child.take()
