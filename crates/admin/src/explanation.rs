@@ -172,7 +172,7 @@ fn reason_of(why: Bypass) -> &'static str {
 fn remedy_of(served: Served) -> &'static str {
     match served {
         Served::Hit => {
-            "To get a new version now, invalidate the page. To get newer versions always, set a shorter interval."
+            "To get a new version now, invalidate the page. To keep it newer than that, set a shorter interval."
         }
         Served::Stale => {
             "Nothing: a request regenerates the page. If it stays stale, the log has the handler's error. Where no old version may be served, purge, or set `stale_while_revalidate`."

@@ -473,7 +473,7 @@ async fn page_explains_whether_a_page_is_cached_and_generates_nothing() {
     for (path, user, expected) in [
         ("", "operator", "Write the path"),
         ("/a", "operator", "the request generates the first one"),
-        ("/nowhere", "operator", "No layer of the site has answered"),
+        ("/nowhere", "operator", "There is no such route"),
         ("/%20%3Cscript%3E", "operator", "is not a path"),
         ("/a", "guest", "only a user with full access"),
         ("/import", "guest", "only a user with full access"),
@@ -488,6 +488,10 @@ async fn page_explains_whether_a_page_is_cached_and_generates_nothing() {
     // No layer answers for this path, so an explanation would run the handler. A guest may not
     // cause that.
     assert_eq!(site.imports.load(SeqCst), 0);
+    let (_, text) = site.get("/cache/explain?path=/import", "operator").await;
+    for shown in ["200 OK", "The route has no layer"] {
+        assert!(text.contains(shown), "{shown}: {text}");
+    }
     let (_, text) = site.get("/cache/explain?path=/a", "operator").await;
     for shown in ["hit", "is fresh", ">/a</a>", "books"] {
         assert!(text.contains(shown), "{shown}: {text}");

@@ -16,5 +16,6 @@ if (live) {
     events.prepend(line);
     while (events.children.length > 30) events.lastChild.remove();
   });
+  stream.onerror = () => delete live.dataset.connected;
   addEventListener("pagehide", () => stream.close());
 }

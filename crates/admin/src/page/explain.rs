@@ -2,14 +2,23 @@
 //! that page through the application's router. If no layer answers the request, the handler of that
 //! page runs; therefore only an operator may ask.
 
-use std::sync::Arc;
+use std::{
+    future,
+    sync::{Arc, OnceLock},
+};
 
 use axum::{
+    Router,
     extract::{Query, State},
-    response::Html,
+    http::StatusCode,
+    middleware::map_response,
+    response::{Html, Response},
 };
 use maud::{Markup, html};
-use perennial::entries::{Explanation, visible};
+use perennial::{
+    Error, Perennial,
+    entries::{Explanation, visible},
+};
 use serde::Deserialize;
 
 use super::{
@@ -41,22 +50,9 @@ pub(crate) async fn explain(
         Some(_) if !path.starts_with('/') => {
             html! { p { "Write the path of a page, with its query. The answer is that for a visitor without cookies." } }
         }
-        Some(pages) => match admin.site.explain(pages.clone(), &path).await {
-            Ok(Some(explanation)) => shown(&viewer, &explanation),
-            Ok(None) => {
-                html! {
-                    section .card.answer {
-                        p .figure { "not cached" }
-                        p { "No layer of the site has answered. One of these is the reason:" }
-                        ul {
-                            li { "The route has no layer, so its handler answers each request." }
-                            li { "There is no such route." }
-                            li { "A middleware outside of the layer has answered." }
-                            li { "The status page knows other routes (" code { "Admin::pages" } ") than visitors get." }
-                        }
-                    }
-                }
-            }
+        Some(pages) => match explained(&admin.site, pages, &path).await {
+            Ok((Some(explanation), _)) => shown(&viewer, &explanation),
+            Ok((None, answered)) => not_cached(answered),
             Err(error) if error.kind() == perennial::ErrorKind::Invalid => {
                 html! { p { (visible(&error.to_string())) } }
             }
@@ -71,6 +67,45 @@ pub(crate) async fn explain(
         (answer)
     };
     Ok(page(&viewer, "Explain", &body))
+}
+
+/// Returns the explanation of a layer. If there is none, a handler or a middleware of the application has answered,
+/// with the returned status.
+async fn explained(
+    site: &Perennial,
+    pages: &Router,
+    path: &str,
+) -> Result<(Option<Explanation>, Option<StatusCode>), Error> {
+    let status = Arc::new(OnceLock::new());
+    let answered = Arc::clone(&status);
+    let pages = pages.clone().layer(map_response(move |response: Response| {
+        let _ = answered.set(response.status());
+        future::ready(response)
+    }));
+    let explanation = site.explain(pages, path).await?;
+    Ok((explanation, status.get().copied()))
+}
+
+fn not_cached(answered: Option<StatusCode>) -> Markup {
+    html! {
+        section .card.answer {
+            p .figure { "not cached" }
+            p {
+                @if let Some(status) = answered { "The application has answered with " strong { (status) } ", and " }
+                @else { "The application has not answered, and " }
+                "no layer of the site was asked. One of these is likely the reason:"
+            }
+            ul {
+                @if answered == Some(StatusCode::NOT_FOUND) {
+                    li { "There is no such route, or a handler without a layer has found nothing." }
+                } @else {
+                    li { "The route has no layer, so its handler answers each request." }
+                }
+                li { "A middleware outside of the layer has answered." }
+                li { "Visitors get other routes than the status page was given by " code { "Admin::pages" } "." }
+            }
+        }
+    }
 }
 
 /// The answer first, then its reason and what to change, and only then what else is known.

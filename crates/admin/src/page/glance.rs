@@ -121,7 +121,7 @@ fn tiles(report: &Report) -> Markup {
                 p .note { @if is_known { "in memory, of " (size(memory.capacity)) " in all processes" } @else { (NOT_KNOWN) } }
                 (meter("share of the memory", share(memory.bytes, memory.capacity)))
                 @if let Some(store) = report.store_capacity {
-                    p .note { (size(report.stored_bytes)) " in the store, of " (size(store)) }
+                    p .note { "in the store " (size(report.stored_bytes)) " of " (size(store)) ", with 2 KiB more for each page" }
                     (meter("share of the store", share(report.stored_bytes, store)))
                 } @else {
                     p .note { (size(report.stored_bytes)) " stored" }
@@ -174,7 +174,8 @@ fn pages_by_state(report: &Report, base: &str) -> Markup {
             }
             p .legend {
                 @for (state, sign, count) in &parts {
-                    a href={ (base) "/entries?state=" (state) } { span data-state=[(*count > 0).then_some(state)] { (sign) } " " (count) " " (state) }
+                    @let name = if *state == "cooldown" { "in cooldown" } else { state };
+                    a href={ (base) "/entries?state=" (state) } { span data-state=[(*count > 0).then_some(state)] { (sign) } " " (count) " " (name) }
                 }
                 a href={ (base) "/locks" } {
                     @if report.held.len() == 1 { "1 lock held" } @else { (report.held.len()) " locks held" }

@@ -146,7 +146,8 @@ pub(crate) fn sparkline(history: &[PastVersion]) -> Markup {
     let longest = history.iter().map(|it| it.took).max().unwrap_or_default();
     let longest = longest.as_secs_f64().max(1e-6);
     html! {
-        @if history.is_empty() { "–" } @else {
+        // One bar would have the full height, whatever it stands for.
+        @if history.len() < 2 { "–" } @else {
             svg .bar viewBox="0 0 80 16" width="80" height="16" role="img"
                 aria-label={ "times of the latest " (history.len()) " generations" } {
                 @for (at, generation) in history.iter().rev().enumerate() {

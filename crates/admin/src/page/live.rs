@@ -100,10 +100,10 @@ fn text_of(event: &Event) -> Option<String> {
             match &ended.error {
                 Some(error) => {
                     let error = visible(error);
-                    format!("{key}: {outcome} ({reason}) after {took}: {error}")
+                    format!("{key}: {outcome} after {took}: {error}; reason: {reason}")
                 }
                 None => format!(
-                    "{key}: {outcome} ({reason}) after {took}, {}",
+                    "{key}: {outcome} after {took}, {}; reason: {reason}",
                     size(ended.bytes as u64)
                 ),
             }

@@ -75,7 +75,7 @@ pub(crate) fn report_of(viewer: &Viewer, report: &Report) -> Markup {
             @if !report.failures.is_empty() {
                 section .card {
                     h2 { "Latest failures" }
-                    @if report.failing.is_empty() { p .note { "No page is in cooldown now." } }
+                    p .note { "The latest one of each page in each process." @if report.failing.is_empty() { " No page is in cooldown now." } }
                     div .wide { table {
                         thead { tr { th { "Key" } th { "Failure" } th .minor { "Process" } } }
                         @for it in &report.failures {
@@ -115,7 +115,10 @@ pub(crate) fn report_of(viewer: &Viewer, report: &Report) -> Markup {
         } }
         div .columns {
             (generations("Generated last", &report.latest))
-            (generations(&format!("Slowest of the {} pages that were generated last", report.pages.min(200)), &report.slow))
+            // Few pages would be the same ones in both lists.
+            @if report.latest.len() == SHOWN {
+                (generations(&format!("Slowest of the {} pages that were generated last", report.pages.min(200)), &report.slow))
+            }
         }
         div .columns {
             div {
@@ -204,8 +207,8 @@ pub(crate) async fn entries(
         } @else {
             div .card.wide { table .entries {
                 thead { tr {
-                    th { "Key" } th .minor { "Layer" } th { "State" } th { "Age" } th .number { "Stored" }
-                    th .number { "In memory" } th { "Generation times" } th { "Holder" }
+                    th { "Key" } th .minor { "Layer" } th { "State" } th { "Age" } th .number.minor { "Stored" }
+                    th .number.minor { "In memory" } th .number { "Took" } th .minor { "Latest generations" } th .minor { "Holder" }
                 } }
                 @for entry in &found.entries { (row(&viewer, entry)) }
             } }
@@ -234,11 +237,12 @@ fn row(viewer: &Viewer, entry: &Entry) -> Markup {
             (key_cell(viewer, &entry.key))
             td .minor { (short(&entry.layer)) }
             td { (state(entry.state)) }
-            td { (age_bar(entry)) }
-            td .number { (size(entry.bytes)) }
-            td .number { @if let Some(bytes) = entry.memory_bytes { (size(bytes)) } @else { "–" } }
-            td { (sparkline(&entry.history)) " " @if !entry.history.is_empty() { (time(last_time(entry))) } }
-            td { @if let Some(holder) = &entry.holder { code { (short(&holder.label)) } } @else { "–" } }
+            td .wraps { (age_bar(entry)) }
+            td .number.minor { (size(entry.bytes)) }
+            td .number.minor { @if let Some(bytes) = entry.memory_bytes { (size(bytes)) } @else { "–" } }
+            td .number { @if entry.history.is_empty() { "–" } @else { (time(last_time(entry))) } }
+            td .minor { (sparkline(&entry.history)) }
+            td .minor { @if let Some(holder) = &entry.holder { code { (short(&holder.label)) } } @else { "–" } }
         }
     }
 }
@@ -395,7 +399,10 @@ pub(crate) async fn locks(
         p .note { "The locks of all processes that are held or in cooldown. The lock of the kind " code { "page" } " is held while a page is regenerated." }
         @if locks.is_empty() { p .card { "No lock is held or in cooldown." } } @else {
             div .card.wide { table {
-                thead { tr { th .minor { "Kind" } th { "Name" } th { "Holder" } @if has_actions { th { "Does" } } th .minor { "For" } th { "Ends in" } th .minor { "Fence" } th { "" } } }
+                thead { tr {
+                    th .minor { "Kind" } th { "Name" } th { "Holder" } @if has_actions { th { "Does" } }
+                    th .minor { "Since" } th { "Ends in" } th .minor { "Fence" } th { "" }
+                } }
                 @for lock in &locks { (lock_row(&viewer, lock, has_actions)) }
             } }
         }
@@ -410,8 +417,10 @@ fn lock_row(viewer: &Viewer, lock: &LockInfo, has_actions: bool) -> Markup {
     };
     html! {
         tr {
-            td .minor { (lock.kind.as_str()) } @if lock.kind == LockKind::Page { (key_cell(viewer, &lock.name)) } @else { td .key { (short(&lock.name)) } } td { (holder) } @if has_actions { td { (action) } }
-            td .minor { (time(lock.age)) } td { (time(lock.remaining)) } td .minor { (lock.fence) }
+            td .minor { (lock.kind.as_str()) }
+            @if lock.kind == LockKind::Page { (key_cell(viewer, &lock.name)) } @else { td .key { (short(&lock.name)) } }
+            td { @if lock.holder.is_some() { code { (holder) } } @else { (holder) } } @if has_actions { td { (action) } }
+            td .minor { (time(lock.age)) " ago" } td { (time(lock.remaining)) } td .minor { (lock.fence) }
             td { @if viewer.can_act && lock.kind != LockKind::Housekeeping {
                 form method="post" action={ (viewer.base) "/" (lock_action(lock.kind, &lock.name, lock.fence)) } {
                     button .danger aria-label={ "Break the lock " (short(&lock.name)) } { "Break…" }
