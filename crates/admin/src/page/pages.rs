@@ -343,7 +343,7 @@ fn failed_row(it: &crate::Failed) -> (Duration, Markup) {
     let row = html! {
         tr data-result="failure" {
             td { (time(regeneration.ago)) " ago" } td { strong { "failed" } }
-            td .key colspan="3" { (visible(&regeneration.error)) } td { code { (visible(process)) } }
+            td .key colspan="4" { (visible(&regeneration.error)) ", in " code { (visible(process)) } }
         }
     };
     (regeneration.ago, row)
