@@ -128,7 +128,9 @@ pub(crate) fn age_bar(entry: &Entry) -> Markup {
         (entry.age.as_secs_f64() / entry.interval.as_secs_f64()).min(1.0)
     };
     let width = format!("{:.1}", share * 60.0);
-    let text = format!("{} of {}", time(entry.age), time(entry.interval));
+    // A line ends before the interval, and not within a time.
+    let [age, interval] = [entry.age, entry.interval].map(|it| time(it).replace(' ', "\u{a0}"));
+    let text = format!("{age} of {interval}");
     html! {
         @if entry.status.is_none() { "–" } @else {
             svg .bar.age data-state=[(share >= 1.0).then_some("stale")] viewBox="0 0 60 8" width="60" height="8" role="img" aria-label=(text) {
