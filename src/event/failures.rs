@@ -11,13 +11,16 @@ use perennial_store::{
 use serde::{Deserialize, Deserializer, Serialize};
 use tokio::time::Instant;
 
-use super::Regeneration;
+use super::{Outcome, Regeneration};
+
+/// The outcomes that count as failures.
+pub(super) const FAILURES: [Outcome; 2] = [Outcome::Failed, Outcome::TimedOut];
 
 /// The number of resources whose failures a process remembers.
 const LATEST: usize = 5;
 
 /// The time for which a failure is remembered.
-const REMEMBERED: Duration = Duration::from_secs(24 * 3600);
+const KEPT_FOR: Duration = Duration::from_secs(24 * 3600);
 
 /// The length at which a key or an error is cut, in characters, so that the row of a process stays small.
 const LONGEST: usize = 200;
@@ -53,7 +56,7 @@ impl FailedRegeneration {
 }
 
 #[derive(Debug)]
-struct Failure {
+struct Remembered {
     at: Instant,
     key: String,
     error: String,
@@ -61,11 +64,11 @@ struct Failure {
 
 /// The latest failures, the latest one first, and one for each resource.
 #[derive(Debug, Default)]
-pub(super) struct Failures(Mutex<VecDeque<Failure>>);
+pub(super) struct Failures(Mutex<VecDeque<Remembered>>);
 
 impl Failures {
     pub(super) fn add(&self, failed: &Regeneration) {
-        let failure = Failure {
+        let failure = Remembered {
             at: Instant::now(),
             key: cut(&failed.key),
             error: match &failed.error {
@@ -81,7 +84,7 @@ impl Failures {
 
     pub(super) fn latest(&self) -> Vec<FailedRegeneration> {
         let latest = locked(&self.0);
-        let recent = latest.iter().filter(|it| it.at.elapsed() < REMEMBERED);
+        let recent = latest.iter().filter(|it| it.at.elapsed() < KEPT_FOR);
         let failures = recent.map(|it| FailedRegeneration {
             key: it.key.clone(),
             error: it.error.clone(),

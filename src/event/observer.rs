@@ -17,9 +17,9 @@ use tokio::sync::broadcast::{self, Receiver, error::RecvError};
 use tokio_util::sync::ReusableBoxFuture;
 
 use super::{
-    Event, Outcome,
+    Event,
     counters::Counters,
-    failures::{FailedRegeneration, Failures},
+    failures::{FAILURES, FailedRegeneration, Failures},
     log::{is_logged, log},
 };
 use crate::ordered::assert_no_lock_is_held;
@@ -45,7 +45,7 @@ impl Observer {
         match &event {
             Event::Regenerated(ended) => {
                 self.0.counters.regenerated(ended.outcome);
-                if matches!(ended.outcome, Outcome::Failed | Outcome::TimedOut) {
+                if FAILURES.contains(&ended.outcome) {
                     self.0.failures.add(ended);
                 }
             }

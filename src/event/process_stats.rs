@@ -11,7 +11,7 @@ use perennial_store::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{FailedRegeneration, Outcome, Served, Stats};
+use super::{FailedRegeneration, Served, Stats, failures::FAILURES};
 
 /// The figures of one process of a site; from [`Perennial::processes`](crate::Perennial::processes).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -62,7 +62,7 @@ pub struct MinuteStats {
     pub waited: u64,
     /// The regenerations that have ended.
     pub regenerations: u64,
-    /// The regenerations that have [failed](Outcome::Failed) or [taken too long](Outcome::TimedOut).
+    /// The regenerations that have [failed](super::Outcome::Failed) or [taken too long](super::Outcome::TimedOut).
     pub failures: u64,
 }
 
@@ -77,7 +77,6 @@ pub(crate) struct LastHour {
 impl LastHour {
     /// Adds to this minute what has happened since the last call.
     pub(crate) fn add(&mut self, stats: &Stats, minute: u64) {
-        let failed = [Outcome::Failed, Outcome::TimedOut];
         let waited = [
             Served::Generated,
             Served::Collapsed,
@@ -91,7 +90,7 @@ impl LastHour {
             stale: stats.requests(Served::Stale),
             waited: waited.map(|served| stats.requests(served)).iter().sum(),
             regenerations: stats.ended(),
-            failures: failed
+            failures: FAILURES
                 .map(|outcome| stats.regenerations(outcome))
                 .iter()
                 .sum(),

@@ -28,11 +28,12 @@ struct OwnRow {
     /// The time at that moment by this process's clock, in seconds since 1970.
     began: u64,
     /// Locked while the row is written, so that the last figures are written last.
-    shared: Mutex<Shared>,
+    state: Mutex<RowState>,
 }
 
+/// What the next row depends on.
 #[derive(Default)]
-struct Shared {
+struct RowState {
     last_hour: LastHour,
     /// The site was shut down, and nothing is written any more.
     has_ended: bool,
@@ -63,17 +64,17 @@ impl Perennial {
     /// Panics outside of a Tokio runtime.
     pub fn share_stats(&self) {
         let mut is_first = false;
-        let shared = self.sharing.0.get_or_init(|| {
+        let own = self.sharing.0.get_or_init(|| {
             is_first = true;
             Arc::new(OwnRow {
                 name: uuid::Uuid::new_v4().simple().to_string(),
                 since: Instant::now(),
                 began: unix_seconds(self.cache.store().wall_clock()),
-                shared: Mutex::default(),
+                state: Mutex::default(),
             })
         });
         if is_first {
-            let sharing = share(Arc::downgrade(&self.cache), Arc::clone(shared));
+            let sharing = share(Arc::downgrade(&self.cache), Arc::clone(own));
             tokio::spawn(sharing.instrument(tracing::debug_span!("share_stats")));
         }
     }
@@ -114,9 +115,9 @@ impl Sharing {
     /// Writes the last figures of this process, after its shutdown.
     pub(super) async fn end(&self, cache: &Cache) {
         if let Some(own) = self.0.get() {
-            let mut shared = own.shared.lock().await;
-            shared.has_ended = true;
-            own.write(cache, &mut shared).await;
+            let mut state = own.state.lock().await;
+            state.has_ended = true;
+            own.write(cache, &mut state).await;
         }
     }
 }
@@ -132,11 +133,11 @@ async fn share(cache: Weak<Cache>, own: Arc<OwnRow>) {
         }
         {
             // While a shutdown waits for regenerations, the process still gives signs of life.
-            let mut shared = own.shared.lock().await;
-            if shared.has_ended {
+            let mut state = own.state.lock().await;
+            if state.has_ended {
                 return;
             }
-            own.write(&cache, &mut shared).await;
+            own.write(&cache, &mut state).await;
         }
         drop(cache);
         tokio::time::sleep(PROCESS_STATS_INTERVAL).await;
@@ -145,16 +146,16 @@ async fn share(cache: Weak<Cache>, own: Arc<OwnRow>) {
 
 impl OwnRow {
     /// Writes the row of this process.
-    async fn write(&self, cache: &Cache, shared: &mut Shared) {
+    async fn write(&self, cache: &Cache, state: &mut RowState) {
         let (stats, up_for) = (cache.stats(), self.since.elapsed());
-        let last_hour = &mut shared.last_hour;
+        let last_hour = &mut state.last_hour;
         last_hour.add(&stats, (self.began + up_for.as_secs()) / 60);
         let figures = Figures {
             label: cache.locks().own_label().to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             revision: cache.settings().revision.clone(),
             up_for_s: up_for.as_secs_f64(),
-            ended: shared.has_ended,
+            ended: state.has_ended,
             stats,
             last_hour: last_hour.rows(),
             failures: cache.observer().failures(),

@@ -47,7 +47,7 @@ pub(crate) fn summary(report: Report) {
     let ratio = hour.hit_ratio().map_or_else(String::new, |ratio| {
         let stale = hour.stale as f64 / hour.requests as f64;
         format!(
-            ", {:.1} % hits, {:.1} % old at once",
+            ", {:.1} % hits, {:.1} % stale",
             100.0 * ratio,
             100.0 * stale
         )

@@ -21,7 +21,7 @@ use serde::Deserialize;
 use super::{
     Admin,
     access::{Operator, Viewer},
-    html::{Failed, page},
+    html::{Unavailable, page},
     pages::query,
 };
 
@@ -56,7 +56,7 @@ pub(crate) async fn on_entry(
     State(admin): State<Arc<Admin>>,
     Query(OfEntry { key, fence }): Query<OfEntry>,
     Form(form): Form<OnEntry>,
-) -> Result<Response, Failed> {
+) -> Result<Response, Unavailable> {
     let stored = admin.site.entry(&key).await?;
     if stored.map(|entry| entry.fence) != Some(fence) {
         let place = format!("entry?{}", query(&[("key", &key)]));
@@ -157,7 +157,7 @@ pub(crate) async fn ask_many(
     Operator(viewer): Operator,
     State(admin): State<Arc<Admin>>,
     Query(Many { what, name, act }): Query<Many>,
-) -> Result<Response, Failed> {
+) -> Result<Response, Unavailable> {
     let filter = match what {
         What::Prefix => EntryFilter::new().prefix(&name),
         What::Tag => EntryFilter::new().tag(&name),
@@ -194,7 +194,7 @@ pub(crate) async fn on_many(
     Operator(viewer): Operator,
     State(admin): State<Arc<Admin>>,
     Query(Many { what, name, act }): Query<Many>,
-) -> Result<Response, Failed> {
+) -> Result<Response, Unavailable> {
     log(&viewer, &format!("{act:?} {}", what.word()), &name);
     let site = &admin.site;
     let done = match (act, what) {
@@ -228,7 +228,7 @@ pub(crate) async fn on_lock(
     State(admin): State<Arc<Admin>>,
     Query(OfLock { kind, name, fence }): Query<OfLock>,
     Form(form): Form<OnLock>,
-) -> Result<Response, Failed> {
+) -> Result<Response, Unavailable> {
     let kinds = [LockKind::Lock, LockKind::Once, LockKind::Page];
     let Some(kind) = kinds.into_iter().find(|it| it.as_str() == kind) else {
         return Ok(changed(&viewer, "lock", "locks"));

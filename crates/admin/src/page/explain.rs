@@ -24,7 +24,7 @@ use serde::Deserialize;
 use super::{
     Admin,
     access::Viewer,
-    html::{Failed, page, prose},
+    html::{Unavailable, page, prose},
     pages::key_cell,
 };
 use crate::{reason, remedy};
@@ -39,7 +39,7 @@ pub(crate) async fn explain(
     viewer: Viewer,
     State(admin): State<Arc<Admin>>,
     Query(ExplainForm { path }): Query<ExplainForm>,
-) -> Result<Html<String>, Failed> {
+) -> Result<Html<String>, Unavailable> {
     let answer = match &admin.pages {
         None => {
             html! { p { "The application has given this page no router (" code { "Admin::pages" } "). Ask by " code { "perennial explain" } "." } }
@@ -91,9 +91,8 @@ fn not_cached(answered: Option<StatusCode>) -> Markup {
         section .card.answer {
             p .figure { "not cached" }
             p {
-                @if let Some(status) = answered { "The application has answered with " strong { (status) } ", and " }
-                @else { "The application has not answered, and " }
-                "no layer of the site was asked. One of these is likely the reason:"
+                @if let Some(status) = answered { "The application has answered with " strong { (status) } ". " }
+                "No layer of the site was asked. One of these is likely the reason:"
             }
             ul {
                 @if answered == Some(StatusCode::NOT_FOUND) {

@@ -14,7 +14,7 @@ use perennial::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Admin, access::Viewer, html::Failed};
+use super::{Admin, access::Viewer, html::Unavailable};
 
 /// The schema version of all figures.
 const SCHEMA: u32 = 1;
@@ -81,7 +81,7 @@ pub(crate) async fn entries(
     _: Viewer,
     State(admin): State<Arc<Admin>>,
     Query(search): Query<Search>,
-) -> Result<Json<Value>, Failed> {
+) -> Result<Json<Value>, Unavailable> {
     let mut page = admin.site.entries(&search.filter()).await?;
     search.sort(&mut page.entries);
     Ok(Json(json!({
@@ -95,13 +95,13 @@ pub(crate) async fn entries(
 pub(crate) async fn locks(
     _: Viewer,
     State(admin): State<Arc<Admin>>,
-) -> Result<Json<Value>, Failed> {
+) -> Result<Json<Value>, Unavailable> {
     let locks = admin.site.locks().list().await?;
     Ok(Json(json!({ "schema": SCHEMA, "locks": locks })))
 }
 
 /// The result of a failing statement, for a page: the details are in the log.
-impl From<Error> for Failed {
+impl From<Error> for Unavailable {
     fn from(error: Error) -> Self {
         tracing::error!(target: "perennial_admin", error = format!("{error:#}"), "a page of the status page failed");
         Self

@@ -121,7 +121,7 @@ fn tiles(report: &Report) -> Markup {
                 p .note { @if is_known { "in memory, of " (size(memory.capacity)) " in all processes" } @else { (NOT_KNOWN) } }
                 (meter("share of the memory", share(memory.bytes, memory.capacity)))
                 @if let Some(store) = report.store_capacity {
-                    p .note { "in the store " (size(report.stored_bytes)) " of " (size(store)) ", with 2 KiB more for each page" }
+                    p .note { (size(report.stored_bytes)) " of " (size(store)) " in the store, which counts 2 KiB more for each page" }
                     (meter("share of the store", share(report.stored_bytes, store)))
                 } @else {
                     p .note { (size(report.stored_bytes)) " stored" }

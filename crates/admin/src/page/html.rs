@@ -16,9 +16,9 @@ const SHORT: usize = 120;
 
 /// A page whose statement failed. The log has the error.
 #[derive(Debug)]
-pub(crate) struct Failed;
+pub(crate) struct Unavailable;
 
-impl IntoResponse for Failed {
+impl IntoResponse for Unavailable {
     fn into_response(self) -> Response {
         let text = "The database fails. The application's log has the error.";
         (

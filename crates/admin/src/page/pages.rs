@@ -26,7 +26,7 @@ use super::{
     done::{After, done},
     figures::{Search, last_time},
     glance::{glance, word},
-    html::{Failed, age_bar, message, page, prose, short, size, sparkline, state},
+    html::{Unavailable, age_bar, message, page, prose, short, size, sparkline, state},
 };
 
 /// The number of missed invalidations that the overview shows. Usually they all have the same cause.
@@ -171,7 +171,7 @@ pub(crate) async fn entries(
     State(admin): State<Arc<Admin>>,
     Query(search): Query<Search>,
     Query(after): Query<After>,
-) -> Result<Html<String>, Failed> {
+) -> Result<Html<String>, Unavailable> {
     let mut found = admin.site.entries(&search.filter()).await?;
     search.sort(&mut found.entries);
     let next = found.next.map(|from| {
@@ -257,7 +257,7 @@ pub(crate) async fn entry(
     State(admin): State<Arc<Admin>>,
     Query(of): Query<OfKey>,
     Query(after): Query<After>,
-) -> Result<Response, Failed> {
+) -> Result<Response, Unavailable> {
     let Some(entry) = admin.site.entry(&of.key).await? else {
         let text = "Nothing is stored under this key.";
         let body = html! { (done(&after)) p { (text) } p .key { code { (visible(&of.key)) } } };
@@ -293,11 +293,6 @@ pub(crate) async fn entry(
             tr { th scope="row" { "Holder of the lease" } td {
                 @if let Some(holder) = &entry.holder { code { (visible(&holder.label)) } ", ends in " (time(entry.remaining)) } @else { "none" } } }
             tr { th scope="row" { "Fence" } td { (entry.fence) } }
-            @if let Some(failure) = failures.first() {
-                tr { th scope="row" { "Latest failure" } td {
-                    (time(failure.regeneration.ago)) " ago, in " code { (visible(&failure.process)) } ": " (visible(&failure.regeneration.error))
-                } }
-            }
         }
         @if viewer.can_act {
             div .actions { @for (act, label) in [("regenerate", "Regenerate now"), ("invalidate", "Invalidate"), ("purge", "Purge…")] {
@@ -367,7 +362,7 @@ pub(crate) async fn preview(
     _: Viewer,
     State(admin): State<Arc<Admin>>,
     Query(of): Query<OfKey>,
-) -> Result<Response, Failed> {
+) -> Result<Response, Unavailable> {
     let stored = admin.site.stored_response(&of.key).await?;
     let Some(stored) = stored.filter(|it| is_html(it.headers().get(header::CONTENT_TYPE))) else {
         let nothing = message("Not found", "No page of HTML is stored under this key.");
@@ -385,7 +380,7 @@ pub(crate) async fn locks(
     viewer: Viewer,
     State(admin): State<Arc<Admin>>,
     Query(after): Query<After>,
-) -> Result<Html<String>, Failed> {
+) -> Result<Html<String>, Unavailable> {
     let mut locks = admin.site.locks().list().await?;
     // Housekeeping leaves a cooldown behind, so that it does not run too often. An operator need not see it.
     locks.retain(|lock| lock.kind != LockKind::Housekeeping || lock.holder.is_some());

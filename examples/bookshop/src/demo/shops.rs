@@ -20,6 +20,9 @@ use super::{copy::Settings, visitors::request};
 /// The time for which a frozen process stands still.
 const FROZEN: Duration = Duration::from_secs(8);
 
+/// The time in which a shop is open after its start.
+const START: Duration = Duration::from_secs(30);
+
 /// The time in which a shop ends that was told to: it still answers the visitors that it has.
 const LAST_VISITORS: Duration = Duration::from_secs(15);
 
@@ -264,7 +267,7 @@ async fn shop(database: &str, address: SocketAddr) -> Result<Shop, Box<dyn Error
         .spawn()?;
     let output = child.stdout.take().ok_or("the shop has no output")?;
     let mut lines = BufReader::new(output).lines();
-    let first = lines.next_line().await?;
+    let first = tokio::time::timeout(START, lines.next_line()).await??;
     let first =
         first.ok_or("the shop has not started; --shop runs it alone and prints the reason")?;
     let address = first
